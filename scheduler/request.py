@@ -1,0 +1,96 @@
+"""The values that cross the engine's front door: a request in, token events out. Ids only, never text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to choose tokens. Ranges are checked at the edge; the engine trusts them.
+
+    `logprobs` / `prompt_logprobs`: None for none, otherwise how many alternatives accompany each token (0 = only the
+    token itself). `seed` is always set: the edge draws one where the client gave none. `top_k` 0 means no limit.
+    `max_tokens` 0 scores the prompt and generates nothing.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt and `n` continuations of it.
+
+    `kv_budget`: a float in (0, 1] is the share of rows kept, an int >= 1 rows per lane (a mean over lanes);
+    None takes the server's. `kv_policy`: a policy's name, None takes the server's. `priority`: lower runs first,
+    under `--scheduling-policy priority`.
+    """
+
+    request_id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    n: int = 1
+    priority: int = 0
+    kv_policy: str | None = None
+    kv_budget: float | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Natural-log probability of one token, and of the most likely alternatives, best first."""
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KVUsage:
+    """Rows of one sequence at its end, as a mean over lanes: kept, evicted so far; and how often it was preempted."""
+
+    rows_kept: float
+    rows_evicted: float
+    preemptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """Why a choice ended. `stop_token`: the id that ended it (reason "stop"). `error`: a sentence for the log and client."""
+
+    reason: FinishReason
+    usage: KVUsage
+    stop_token: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """What a stream yields for choice `index`: tokens since the last event, and `finish` on the last one of the choice.
+
+    `logprobs` matches `tokens` one to one where asked for, else it is empty. The end-of-sequence token that stopped a
+    choice is counted in `tokens`. `prompt_logprobs` comes once, on the first event of choice 0, with one entry per
+    prompt token; the first is None, because nothing precedes it.
+    """
+
+    index: int
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+    finish: Finish | None = None

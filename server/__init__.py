@@ -1,0 +1,1 @@
+"""OpenAI's wire format over the engine: routes, detokenising, stop strings, metrics, the command line."""
