@@ -71,11 +71,22 @@ class KVUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class Timings:
+    """Moments in one choice's life, in seconds of `time.monotonic`; None where it never got there."""
+
+    arrived: float
+    first_scheduled: float | None
+    first_token: float | None
+    finished: float
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
-    """Why a choice ended. `stop_token`: the id that ended it (reason "stop"). `error`: a sentence for the log and client."""
+    """Why a choice ended. `stop_token`: the id that ended it (reason "stop"). `error`: a sentence for the client."""
 
     reason: FinishReason
     usage: KVUsage
+    timings: Timings
     stop_token: int | None = None
     error: str | None = None
 

@@ -1,0 +1,50 @@
+"""What the engine tells the outside about itself: plain values, read by metrics and health checks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """Gauges and running totals at one moment. Pages count over the whole pool; rows count over all lanes."""
+
+    num_running: int
+    num_waiting: int
+    pages_total: int
+    pages_free: int
+    rows_kept: int
+    rows_evicted_total: int
+    pages_freed_total: int
+    preemptions_total: int
+    compressions_total: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of the pool's pages in use, 0 to 1."""
+        return 1.0 - self.pages_free / self.pages_total
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """One step that ran: tokens computed, how many of them belong to prompts, sequences in it, seconds it took."""
+
+    num_tokens: int
+    num_prompt_tokens: int
+    num_sequences: int
+    seconds: float
+
+
+class EngineObserver(Protocol):
+    """Receives facts on the event loop. Must be quick and must not raise."""
+
+    def step_done(self, step: StepStats) -> None:
+        """Called after each step that computed something."""
+
+
+class NullObserver:
+    """Ignores everything."""
+
+    def step_done(self, step: StepStats) -> None:
+        """See `EngineObserver.step_done`."""
