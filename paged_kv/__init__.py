@@ -1,1 +1,1 @@
-"""Paged KV memory: pages, tables and allocator (integers); pool, formats, attention, policies and eviction (tensors)."""
+"""Paged KV memory: pages, tables, allocator (integers); pool, formats, attention, policies, eviction (tensors)."""

@@ -59,7 +59,7 @@ class PageAllocator:
         references = self._references
         references[pages] -= 1
         assert (references[pages] >= 0).all(), "a page was released more often than it was taken"
-        freed = pages[references[pages] == 0]
+        freed: PageIds = pages[references[pages] == 0]
         self._stack[self._num_free : self._num_free + freed.size] = freed
         self._num_free += freed.size
         return freed

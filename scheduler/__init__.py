@@ -1,1 +1,1 @@
-"""Decides what runs: requests, batching, admission, preemption, the async engine. Integers only: no tensors, no text."""
+"""Decides what runs: requests, batching, admission, preemption, the async engine. Integers only, no tensors or text."""

@@ -82,7 +82,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Why a choice ended. `stop_token`: the id that ended it (reason "stop"). `error`: a sentence for the client."""
+    """Why a choice ended. `stop_token`: which of the request's `stop_token_ids` did it. `error`: a sentence to show."""
 
     reason: FinishReason
     usage: KVUsage

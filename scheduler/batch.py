@@ -1,0 +1,123 @@
+"""Collects one step: work under a token limit, and the evictions that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from scheduler.config import SchedulerConfig
+from scheduler.ledger import Ledger
+from scheduler.memory import KVMemory
+from scheduler.plan import Eviction, SampleOrder, SequenceWork, StepPlan
+from scheduler.sequence import Sequence
+from scheduler.stopping import end_tokens
+
+
+class StepBuilder:
+    """A step in the making; lives for one call of `Scheduler.plan`."""
+
+    def __init__(self, config: SchedulerConfig, memory: KVMemory) -> None:
+        self.tokens_left = config.max_num_batched_tokens
+        self.sequences: dict[int, Sequence] = {}
+        self._config = config
+        self._memory = memory
+        self._work: dict[int, SequenceWork] = {}
+        self._evictions: dict[int, Eviction] = {}
+        self._pages_wanted = 0
+        self._pages_promised = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing would be computed or evicted."""
+        return not self.sequences
+
+    def has_work_for(self, sequence: Sequence) -> bool:
+        """Whether `sequence` is computed in this step."""
+        return sequence.slot in self._work
+
+    def add(self, sequence: Sequence, count: int) -> bool:
+        """Compute up to `count` more tokens of `sequence`, as far as limits and free pages go; False if none fits."""
+        count = min(count, self.tokens_left)
+        budget = sequence.budget
+        if budget is not None and budget.rules.streaming:
+            mark = budget.high(sequence.num_computed + count)
+            count = min(count, max(1, mark + 1 - int(sequence.table.kept.max())))
+        count = self._memory.rows_that_fit(sequence, count)
+        if count < 1:
+            return False
+        work = self._work_of(sequence, count)
+        self.tokens_left -= count
+        self._work[work.slot] = work
+        self.sequences[work.slot] = sequence
+        seen = sequence.num_computed + count
+        if self._memory.exceeds_budget(sequence, seen):
+            self._evictions[work.slot] = self._memory.compression(sequence, seen, "budget")
+        return True
+
+    def reclaim(self, starved: Sequence, running: Iterable[Sequence]) -> bool:
+        """Have other sequences compressed after this step until `starved` can take a row; False if none can give."""
+        self._pages_wanted += starved.table.pages_missing(1)
+        if self._pages_promised < self._pages_wanted:
+            gains = [(self._gain(sequence), sequence) for sequence in running]
+            for gain, sequence in sorted(gains, key=lambda pair: -pair[0]):
+                if gain == 0 or self._pages_promised >= self._pages_wanted:
+                    break
+                self._compress(sequence, gain)
+        return self._pages_promised > 0
+
+    def build(self, ledger: Ledger) -> StepPlan:
+        """The frozen plan."""
+        return StepPlan(
+            work=tuple(self._work.values()),
+            evictions=tuple(self._evictions.values()),
+            released=ledger.take_released(),
+            freed_pages=ledger.take_freed_pages(),
+        )
+
+    def _seen(self, sequence: Sequence) -> int:
+        work = self._work.get(sequence.slot) if sequence.slot is not None else None
+        return sequence.num_computed + (work.tokens.size if work else 0)
+
+    def _gain(self, sequence: Sequence) -> int:
+        if sequence.slot in self._evictions:
+            return 0
+        return self._memory.reclaimable(sequence, self._seen(sequence))
+
+    def _compress(self, sequence: Sequence, gain: int) -> None:
+        eviction = self._memory.compression(sequence, self._seen(sequence), "pressure")
+        self._evictions[eviction.slot] = eviction
+        self.sequences[eviction.slot] = sequence
+        self._pages_promised += gain
+
+    def _work_of(self, sequence: Sequence, count: int) -> SequenceWork:
+        assert sequence.slot is not None
+        start, end = sequence.num_computed, sequence.num_computed + count
+        targets = None
+        if sequence.scores_prompt:
+            targets = np.array(sequence.tokens[start + 1 : min(end + 1, sequence.num_prompt)], dtype=np.int64)
+        return SequenceWork(
+            slot=sequence.slot,
+            tokens=np.array(sequence.tokens[start:end], dtype=np.int64),
+            position=start,
+            policy=sequence.policy,
+            update=sequence.table.extend(count, self._memory.allocator),
+            sample=self._sample_order(sequence) if end == len(sequence.tokens) else None,
+            targets=targets,
+            num_top=sequence.request.params.prompt_logprobs or 0,
+        )
+
+    def _sample_order(self, sequence: Sequence) -> SampleOrder | None:
+        params = sequence.request.params
+        if params.max_tokens == 0:
+            return None
+        penalised = params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0
+        early = sequence.num_generated < params.min_tokens
+        return SampleOrder(
+            params=params,
+            choice=sequence.index,
+            step=sequence.num_generated,
+            prompt=sequence.request.prompt if penalised else (),
+            output=tuple(sequence.tokens[sequence.num_prompt :]) if penalised else (),
+            banned=end_tokens(params, self._config.eos_token_ids) if early else (),
+        )

@@ -1,0 +1,188 @@
+"""The loop that joins scheduler and runner, and the door through which requests come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Protocol
+
+from scheduler.errors import EngineDead, EngineDraining, RequestRejected
+from scheduler.plan import StepPlan, StepResult
+from scheduler.request import GenerationRequest
+from scheduler.scheduler import Scheduler
+from scheduler.sequence import Sequence
+from scheduler.stats import EngineObserver, EngineStats, NullObserver, StepStats
+from scheduler.stream import TokenStream
+
+logger = logging.getLogger(__name__)
+
+_FAILURES_TO_DIE = 3  # steps that raise in a row; one bad batch must not end the engine, a broken runner must
+
+
+class Runner(Protocol):
+    """Executes plans, one at a time, on a thread of its own."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Compute the step. Raising fails the sequences in it; the next plan releases their slots."""
+
+
+class AsyncEngine:
+    """Owns the scheduler, the executor thread and all streams.
+
+    Every method is called on the event loop's thread and all scheduler state changes there; the executor sees frozen
+    plans and returns frozen results. So there are no locks. `stall_seconds`: a step that takes longer counts as stuck.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        observer: EngineObserver | None = None,
+        *,
+        stall_seconds: float = 120.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._runner = runner
+        self._observer = observer or NullObserver()
+        self._stall_seconds = stall_seconds
+        self._clock = clock
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine-step")
+        self._streams: dict[str, tuple[TokenStream, list[Sequence]]] = {}
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._step_began: float | None = None
+        self._failures = 0
+        self._draining = False
+        self._death: str | None = None
+
+    @property
+    def max_model_len(self) -> int:
+        """The most tokens, prompt and continuation together, that a sequence can have."""
+        return self._scheduler.config.max_model_len
+
+    async def start(self) -> None:
+        """Begin to run what is submitted."""
+        self._idle.set()
+        self._task = asyncio.create_task(self._run(), name="engine")
+
+    async def stop(self) -> None:
+        """End every stream with an error event and the loop with it. A step under way is waited for."""
+        self._die("the server was stopped")
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.to_thread(self._executor.shutdown)
+
+    def submit(self, request: GenerationRequest) -> TokenStream:
+        """Queue `request`; use the stream as a context manager. Raises EngineError if the request is refused."""
+        if self._death is not None:
+            raise EngineDead(self._death)
+        if self._draining:
+            raise EngineDraining("the server is shutting down and takes no new requests")
+        if request.request_id in self._streams:
+            raise RequestRejected(f"request id {request.request_id!r} is in use", param="request_id")
+        sequences = self._scheduler.add(request)
+        stream = TokenStream(request.request_id, request.n, partial(self._end, request.request_id))
+        self._streams[request.request_id] = (stream, sequences)
+        self._idle.clear()
+        self._wake.set()
+        return stream
+
+    def unhealthy_reason(self) -> str | None:
+        """Why no request would make progress now; None if all is well."""
+        if self._death is not None:
+            return self._death
+        if self._step_began is not None and self._clock() - self._step_began > self._stall_seconds:
+            return f"a step has been running for more than {self._stall_seconds:.0f} s"
+        return None
+
+    def begin_drain(self) -> None:
+        """Take nothing new from now on; what is queued or running goes on."""
+        self._draining = True
+
+    async def drained(self, timeout: float) -> bool:
+        """Wait until nothing is left, at most `timeout` seconds; then end the rest with error events, return False."""
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout)
+        except TimeoutError:
+            for _, sequences in list(self._streams.values()):
+                for sequence in sequences:
+                    self._scheduler.end(sequence, "error", "the server shut down before the request was complete")
+            self._deliver()
+            return False
+        return True
+
+    def stats(self) -> EngineStats:
+        """Gauges and totals now."""
+        return self._scheduler.stats()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                plan = self._scheduler.plan()
+                if plan is not None:
+                    await self._step(plan)
+                    self._deliver()
+                else:
+                    self._wake.clear()
+                    await self._wake.wait()
+        except Exception:
+            logger.exception("the engine loop failed")
+            self._die("the engine failed and cannot go on; see the server's log")
+
+    async def _step(self, plan: StepPlan) -> None:
+        self._step_began = began = self._clock()
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._executor, self._runner.execute, plan)
+        except Exception:
+            failed = self._scheduler.fail("the engine failed in a step of this request; see the server's log")
+            logger.exception("a step failed, which ends request(s) %s", ", ".join(sorted(failed)))
+            self._failures += 1
+            if self._failures >= _FAILURES_TO_DIE:
+                raise
+            return
+        finally:
+            self._step_began = None
+        self._failures = 0
+        self._scheduler.apply(result)
+        self._observer.step_done(_step_stats(plan, self._clock() - began))
+
+    def _deliver(self) -> None:
+        for sequence, event in self._scheduler.take_events():
+            entry = self._streams.get(sequence.request.request_id)
+            if entry is None:
+                continue
+            entry[0].push(event)
+            if entry[0].is_over:
+                del self._streams[sequence.request.request_id]
+        if not self._scheduler.has_work:
+            self._idle.set()
+
+    def _end(self, request_id: str, index: int | None) -> None:
+        """The reader is done with choice `index`, or with the whole request."""
+        entry = self._streams.get(request_id)
+        if entry is None:
+            return
+        for sequence in entry[1]:
+            if index is None:
+                self._scheduler.end(sequence, "abort")
+            elif sequence.index == index:
+                self._scheduler.end(sequence, "stop")
+        self._deliver()
+
+    def _die(self, reason: str) -> None:
+        if self._death is None:
+            self._death = reason
+            self._scheduler.end_all(reason)
+            self._deliver()
+
+
+def _step_stats(plan: StepPlan, seconds: float) -> StepStats:
+    prompt = sum(work.tokens.size for work in plan.work if work.sample is None or work.sample.step == 0)
+    return StepStats(plan.num_tokens, prompt, len(plan.work), seconds)

@@ -1,0 +1,96 @@
+"""The border between deciding and computing: a frozen plan goes to the runner, a frozen result comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from paged_kv.allocator import PageIds
+from paged_kv.table import Counts, TableUpdate
+from scheduler.request import SamplingParams, TokenLogprob
+
+EvictionReason = Literal["budget", "pressure"]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleOrder:
+    """Draw the token that follows the work's last one.
+
+    `choice` and `step` (tokens generated so far) with `params.seed` fix the random number, whatever else is in the
+    batch. `prompt` and `output` hold the sequence's ids where a penalty needs them, else they are empty.
+    `banned`: ids that may not be drawn yet (the end tokens, below `min_tokens`).
+    """
+
+    params: SamplingParams
+    choice: int
+    step: int
+    prompt: tuple[int, ...] = ()
+    output: tuple[int, ...] = ()
+    banned: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceWork:
+    """Tokens of one sequence to compute: ids `tokens` [n] int64 at text positions `position`, `position + 1`, ...
+
+    Every lane of table slot `slot` takes n new rows; `update` says which pages the slot got for them.
+    `targets`: the ids that follow each token, where logprobs of the prompt are wanted, with `num_top` alternatives.
+    """
+
+    slot: int
+    tokens: npt.NDArray[np.int64]
+    position: int
+    policy: str
+    update: TableUpdate
+    sample: SampleOrder | None = None
+    targets: npt.NDArray[np.int64] | None = None
+    num_top: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """Keep the best `keep_rows` rows of slot `slot`, counted over all its lanes; `seen` tokens were computed so far."""
+
+    slot: int
+    policy: str
+    keep_rows: int
+    seen: int
+    reason: EvictionReason
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step: first `released` slots are forgotten, then `work` is computed, then `evictions` run.
+
+    `freed_pages`: pages that nobody holds any more, for a runner that poisons them; empty unless asked for.
+    """
+
+    work: tuple[SequenceWork, ...] = ()
+    evictions: tuple[Eviction, ...] = ()
+    released: tuple[int, ...] = ()
+    freed_pages: PageIds = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens computed in this step."""
+        return sum(work.tokens.size for work in self.work)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkResult:
+    """`token`: what was drawn, with its logprob where asked for. `prompt`: one entry per target of the work."""
+
+    token: int | None = None
+    logprob: TokenLogprob | None = None
+    prompt: tuple[TokenLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """`work[i]` answers `plan.work[i]`; `kept[j]` is the rows per lane [lanes] that `plan.evictions[j]` left."""
+
+    work: tuple[WorkResult, ...]
+    kept: tuple[Counts, ...] = ()

@@ -1,0 +1,72 @@
+"""One choice of a request on its way through the scheduler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paged_kv.table import PageTable
+from scheduler.budget import SequenceBudget
+from scheduler.request import Finish, FinishReason, GenerationRequest, KVUsage, Timings, TokenLogprob
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """Owned by the scheduler. Two numbers drive it: `num_computed` tokens are in the cache, `len(tokens)` should be.
+
+    `tokens` holds the prompt and what was generated. `budget` None: never evicted. `slot` None: waiting.
+    `max_len`: tokens at which it ends for want of context or memory.
+    """
+
+    request: GenerationRequest
+    index: int
+    order: tuple[int, int]
+    policy: str
+    budget: SequenceBudget | None
+    max_len: int
+    arrived: float
+    tokens: list[int]
+    table: PageTable
+    slot: int | None = None
+    num_computed: int = 0
+    rows_evicted: int = 0
+    num_preemptions: int = 0
+    times_skipped: int = 0
+    first_scheduled: float | None = None
+    first_token: float | None = None
+    ending: FinishReason | None = None
+    prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the request's prompt."""
+        return len(self.request.prompt)
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens drawn so far."""
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def gap(self) -> int:
+        """Tokens that are known but not in the cache yet."""
+        return len(self.tokens) - self.num_computed
+
+    @property
+    def is_decoding(self) -> bool:
+        """True when the cache lacks the newest token only."""
+        return self.gap == 1 and self.num_generated > 0
+
+    @property
+    def scores_prompt(self) -> bool:
+        """True while logprobs of prompt tokens are still wanted. Only choice 0 reports them."""
+        wanted = self.request.params.prompt_logprobs is not None and self.index == 0
+        return wanted and len(self.prompt_logprobs) < self.num_prompt
+
+    def finish(
+        self, reason: FinishReason, now: float, stop_token: int | None = None, error: str | None = None
+    ) -> Finish:
+        """The terminal value of this choice, with its rows as they stand now."""
+        lanes = self.table.num_lanes
+        usage = KVUsage(self.table.total_rows / lanes, self.rows_evicted / lanes, self.num_preemptions)
+        timings = Timings(self.arrived, self.first_scheduled, self.first_token, now)
+        return Finish(reason, usage, timings, stop_token, error)
