@@ -106,10 +106,10 @@ class AsyncEngine:
         """Take nothing new from now on; what is queued or running goes on."""
         self._draining = True
 
-    async def drained(self, timeout: float) -> bool:
-        """Wait until nothing is left, at most `timeout` seconds; then end the rest with error events, return False."""
+    async def drained(self, seconds: float) -> bool:
+        """Wait until nothing is left, at most `seconds`; then end the rest with error events and return False."""
         try:
-            await asyncio.wait_for(self._idle.wait(), timeout)
+            await asyncio.wait_for(self._idle.wait(), seconds)
         except TimeoutError:
             for _, sequences in list(self._streams.values()):
                 for sequence in sequences:

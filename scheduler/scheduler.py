@@ -115,11 +115,11 @@ class Scheduler:
         return {sequence.request.request_id for sequence in sequences.values()}
 
     def end_all(self, error: str) -> None:
-        """End every sequence with `error`, also those in the step under way, whose outcome will not be asked for."""
-        if self._plan is not None:
-            self.fail(error)
+        """End every sequence with `error`, whatever state a failure left; a step under way is forgotten."""
+        self._plan, self._in_flight = None, {}
         for sequence in [*self._running, *self._waiting]:
-            self.end(sequence, "error", error)
+            sequence.ending = "error"
+            self._retire(sequence, TokenEvent(sequence.index), error=error)
 
     def take_events(self) -> list[tuple[Sequence, TokenEvent]]:
         """What happened since the last call, in order."""

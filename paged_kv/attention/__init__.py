@@ -1,0 +1,1 @@
+"""Attention backends, one file each: the file name is what `--attention-backend` takes."""

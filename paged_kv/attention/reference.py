@@ -1,0 +1,97 @@
+"""Attention over lane pages in plain torch: runs anywhere, and is what every other backend is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from paged_kv.backend import AttentionBackend
+from paged_kv.batch import PagedBatch
+from paged_kv.pool import KVPool
+
+_QUERY_TILE = 128  # queries of one prompt chunk at a time: bounds the weights held at once
+_GATHER_ROWS = 4096  # rows gathered at once for decoding sequences: they stay in the cache between copy and use
+
+
+class ReferenceBackend(AttentionBackend):
+    """Gathers the pages of a few sequences at a time into a padded block, then takes an ordinary masked softmax."""
+
+    def unavailable_reason(self) -> str | None:
+        """See `AttentionBackend.unavailable_reason`."""
+        return None
+
+    def attend(self, pool: KVPool, layer: int, queries: Tensor, batch: PagedBatch) -> Tensor:
+        """See `AttentionBackend.attend`."""
+        output = torch.empty_like(queries, dtype=torch.float32)
+        lanes = slice(layer * batch.kv_heads, (layer + 1) * batch.kv_heads)
+        for members in _groups(batch, batch.kept[:, lanes].amax(dim=1).tolist()):
+            tokens = slice(batch.starts[members.start], batch.starts[members.stop])
+            group = queries[tokens].float().view(len(members), -1, *queries.shape[1:])
+            output[tokens] = _attend_group(pool, lanes, group, batch, members).flatten(0, 1)
+        return output
+
+
+def _groups(batch: PagedBatch, most_rows: list[int]) -> Iterator[range]:
+    """Ranges of neighbouring sequences: those with one new token together, as many as the gather limit allows."""
+    start = 0
+    while start < batch.num_sequences:
+        stop, rows = start + 1, most_rows[start]
+        while stop < batch.num_sequences and batch.num_new(start) == 1 == batch.num_new(stop):
+            rows = max(rows, most_rows[stop])
+            if rows * (stop + 1 - start) > _GATHER_ROWS:
+                break
+            stop += 1
+        yield range(start, stop)
+        start = stop
+
+
+def _attend_group(pool: KVPool, lanes: slice, queries: Tensor, batch: PagedBatch, members: range) -> Tensor:
+    """Attention of `queries` [S, n, heads, head_dim], n new tokens of each member; same shape back."""
+    sequences = slice(members.start, members.stop)
+    kept = batch.kept[sequences, lanes]  # [S, H]
+    pages = -(-int(kept.max()) // pool.page_size)
+    table = batch.tables[sequences, lanes, :pages]  # [S, H, P]
+    keys = pool.format.decode(pool.keys[table]).flatten(2, 3)  # [S, H, R, D]
+    values = pool.format.decode(pool.values[table]).flatten(2, 3)
+    rows = torch.arange(keys.shape[2], device=keys.device)
+    values = values.masked_fill_((rows >= kept.unsqueeze(-1)).unsqueeze(-1), 0)  # 0 * NaN would be NaN
+    count = queries.shape[1]
+    grouped = queries.view(*queries.shape[:2], kept.shape[1], -1, pool.head_dim).permute(
+        0, 2, 3, 1, 4
+    )  # [S, H, g, n, D]
+    outputs = []
+    for first in range(0, count, _QUERY_TILE):
+        tile = grouped[:, :, :, first : first + _QUERY_TILE]
+        offsets = torch.arange(first, first + tile.shape[3], device=keys.device)
+        visible = kept.unsqueeze(-1) - count + offsets + 1  # [S, H, q]
+        weights = _weights(tile, keys, rows >= visible.unsqueeze(-1))
+        outputs.append((weights.flatten(2, 3) @ values).view(tile.shape))
+        _observe(pool, table, weights, visible, batch, members, offsets)
+    return torch.cat(outputs, dim=3).permute(0, 3, 1, 2, 4).flatten(2, 3)
+
+
+def _weights(queries: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:
+    """Softmax weights [S, H, g, q, R] of `queries` [S, H, g, q, D] over `keys` [S, H, R, D] that are not `hidden`."""
+    scaled = queries.flatten(2, 3) * queries.shape[-1] ** -0.5
+    scores = (scaled @ keys.mT).view(*queries.shape[:4], -1)
+    return scores.masked_fill_(hidden.unsqueeze(2), float("-inf")).softmax(dim=-1)
+
+
+def _observe(
+    pool: KVPool, table: Tensor, weights: Tensor, visible: Tensor, batch: PagedBatch, members: range, offsets: Tensor
+) -> None:
+    """Let the pool's state note the weights that the observed members gave."""
+    watched = [i for i, member in enumerate(members) if batch.observed[member]]
+    if pool.observation is None or not watched:
+        return
+    first = torch.tensor([batch.starts[members[i]] for i in watched], device=table.device)
+    positions = batch.positions[first.unsqueeze(-1) + offsets].unsqueeze(1).expand(-1, table.shape[1], -1)
+    pages = table[watched]
+    measured = pool.observation.measured(weights[watched].mean(dim=2), visible[watched].unsqueeze(-1))
+    state = pool.state[pages].flatten(2, 3)  # [W, H, R, state_bytes]
+    pool.state[pages] = pool.observation.record(state, measured, positions).view(*pages.shape, pool.page_size, -1)
+
+
+BACKEND = ReferenceBackend()

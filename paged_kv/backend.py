@@ -1,0 +1,37 @@
+"""What every attention backend does, and how the option's name becomes one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from torch import Tensor
+
+from paged_kv.batch import PagedBatch
+from paged_kv.plugins import load
+from paged_kv.pool import KVPool
+
+
+class AttentionBackend(ABC):
+    """Attends over lane pages. Stateless towards sequences; the runner's thread alone calls it."""
+
+    @abstractmethod
+    def unavailable_reason(self) -> str | None:
+        """Why this backend cannot run here; None if it can."""
+
+    @abstractmethod
+    def attend(self, pool: KVPool, layer: int, queries: Tensor, batch: PagedBatch) -> Tensor:
+        """Attention of `queries` [T, heads, head_dim] over the rows of `layer`; returns float32 [T, heads, head_dim].
+
+        The new rows must be in the pool. Query i of a sequence's n new ones sees, in each lane, its first
+        `kept - n + i + 1` rows. Scores are scaled by `head_dim ** -0.5`; query head h reads KV head
+        `h // (heads / kv_heads)`. Where `batch.observed` says so, the pool's state takes note of the weights.
+        """
+
+
+def load_backend(name: str) -> AttentionBackend:
+    """The backend called `name` (a file in `paged_kv/attention`). Raises ValueError if it is unknown or can't run."""
+    backend: AttentionBackend = load("paged_kv.attention", name, "BACKEND")
+    reason = backend.unavailable_reason()
+    if reason is not None:
+        raise ValueError(f"attention backend {name!r} cannot run here: {reason}")
+    return backend

@@ -1,0 +1,93 @@
+"""What attention notes down about each row it reads, for policies that judge rows by the attention they get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+_POPCOUNT = [value.bit_count() for value in range(256)]
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """How a row's statistic follows from the weights p that later queries give it (p: mean over the GQA group).
+
+    With `window` None the statistic is a float32: statistic <- decay * statistic + f(p) at every query, where f is
+    `measure`: "probability" p, "square" p * p, or "unimportant" 1[p < 1 / rows visible].
+    With `window` w (for "unimportant" only) it is exact over the last w queries: one bit per row and query, kept in
+    the row's state at bit (position of the query mod w).
+    """
+
+    measure: Literal["probability", "square", "unimportant"]
+    decay: float = 1.0
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.window is not None and (self.measure != "unimportant" or self.window < 1 or self.window % 8):
+            raise ValueError(f"a window counts unimportant steps and is a multiple of 8, got {self}")
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that every row carries for this."""
+        return 4 if self.window is None else self.window // 8
+
+    def measured(self, weights: Tensor, visible: Tensor) -> Tensor:
+        """f(p) of `weights` [..., queries, rows]; `visible` [..., queries, 1] is how many rows each query saw."""
+        if self.measure == "probability":
+            return weights
+        if self.measure == "square":
+            return weights * weights
+        return (weights * visible < 1.0).to(weights.dtype)
+
+    def record(self, state: Tensor, measured: Tensor, positions: Tensor) -> Tensor:
+        """State after the queries at `positions` [..., queries], ascending by one, gave rows `measured` weights.
+
+        `state` is uint8 [..., rows, state_bytes], `measured` float32 [..., queries, rows]; returns the new state.
+        """
+        if self.window is None:
+            return self._accumulate(state, measured)
+        return self._set_bits(state, measured, positions, self.window)
+
+    def statistic(self, state: Tensor) -> Tensor:
+        """The statistic of each row as float32 [...], from its state uint8 [..., state_bytes]."""
+        if self.window is None:
+            return state.contiguous().view(torch.float32).squeeze(-1)
+        popcount = torch.tensor(_POPCOUNT, dtype=torch.int32, device=state.device)
+        return popcount[state.int()].sum(dim=-1).float()
+
+    def _accumulate(self, state: Tensor, measured: Tensor) -> Tensor:
+        queries = measured.shape[-2]
+        before = self.statistic(state)
+        powers = self.decay ** torch.arange(queries - 1, -1, -1, dtype=torch.float32, device=state.device)
+        after = before * self.decay**queries + (powers[:, None] * measured).sum(dim=-2)
+        return after.unsqueeze(-1).contiguous().view(torch.uint8)
+
+    @staticmethod
+    def _set_bits(state: Tensor, measured: Tensor, positions: Tensor, window: int) -> Tensor:
+        measured, positions = measured[..., -window:, :], positions[..., -window:]
+        if positions.shape[-1] == 1:
+            return _set_one_bit(state, measured.squeeze(-2) > 0, positions.squeeze(-1) % window)
+        bits = torch.arange(window, device=state.device)
+        query = (bits - positions[..., :1]) % window  # [..., window]: which query owns each bit, if it is there at all
+        owned = query < positions.shape[-1]
+        index = torch.where(owned, query, 0).unsqueeze(-1).expand(*query.shape, measured.shape[-1])
+        flags = (measured.gather(-2, index) > 0) & owned.unsqueeze(-1)
+        return (state & ~_packed(owned.unsqueeze(-1)).mT) | _packed(flags).mT
+
+
+def _set_one_bit(state: Tensor, flags: Tensor, bit: Tensor) -> Tensor:
+    """Set bit `bit` [...] of every row's state to `flags` [..., rows]."""
+    column = (bit // 8)[..., None, None].expand(*state.shape[:-1], 1)
+    mask = (1 << (bit % 8)).to(torch.uint8)[..., None]
+    held = state.gather(-1, column).squeeze(-1)
+    return state.scatter(-1, column, torch.where(flags, held | mask, held & ~mask).unsqueeze(-1))
+
+
+def _packed(bits: Tensor) -> Tensor:
+    """Booleans [..., 8 * n, rows] to bytes [..., n, rows], the first of eight in the lowest bit."""
+    powers = (1 << torch.arange(8, device=bits.device)).to(torch.uint8)
+    eights = bits.reshape(*bits.shape[:-2], -1, 8, bits.shape[-1])
+    return (eights * powers[:, None]).sum(dim=-2, dtype=torch.uint8)

@@ -1,0 +1,68 @@
+"""What makes a row worth keeping. A policy knows nothing of storage."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from paged_kv.observation import Observation
+from paged_kv.plugins import load
+
+LaneMode = Literal["uniform", "layer", "global"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreView:
+    """What a policy may see of one sequence: `rows` int64 [R] counts row numbers within a lane, oldest first.
+
+    `kept` int64 [lanes]: rows each lane holds. `statistic` float32 [lanes, R]: what the policy's observation gathered,
+    None without one. `keep` is the rows per lane that will be left, as a mean; `seen` the tokens computed so far.
+    """
+
+    rows: Tensor
+    kept: Tensor
+    statistic: Tensor | None
+    keep: int
+    seen: int
+
+    @property
+    def age(self) -> Tensor:
+        """How many rows of its lane are newer than each row, int64 [lanes, R]; negative behind a lane's end."""
+        return self.kept.unsqueeze(-1) - 1 - self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyDefaults:
+    """How a policy wants to be driven unless the user says otherwise; see `EvictionDriver` and `EvictionRules`."""
+
+    sinks: int = 4
+    recent: int = 32
+    lanes: LaneMode = "uniform"
+    drop: float = 0.25
+    ceiling: bool = False
+    streaming: bool = False
+
+
+class Policy(ABC):
+    """Gives every row a score; higher is kept. Between equal scores the newer row is kept."""
+
+    evicts: ClassVar[bool] = True
+    defaults: ClassVar[PolicyDefaults] = PolicyDefaults()
+
+    @property
+    def observation(self) -> Observation | None:
+        """What attention must note down for this policy; None if it needs nothing."""
+        return None
+
+    @abstractmethod
+    def score(self, view: ScoreView) -> Tensor:
+        """Scores float32 [lanes, R]; what stands behind a lane's end is ignored."""
+
+
+def load_policy(name: str) -> Policy:
+    """The policy called `name` (a file in `paged_kv/policies`), as it is by default. Raises ValueError if none is."""
+    policy: Policy = load("paged_kv.policies", name, "POLICY")
+    return policy

@@ -1,0 +1,63 @@
+"""The memory itself: every row of every lane of every sequence, in pages of one size."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from paged_kv.format import PageFormat
+from paged_kv.observation import Observation
+
+
+class KVPool:
+    """Owns the tensors of the pool, allocated once. A row is addressed by its slot, `page * page_size + offset`.
+
+        keys, values   [num_pages, page_size, width]        stored vectors, see `PageFormat`
+        state          [num_pages, page_size, state_bytes]  uint8, what the observation keeps about each row
+
+    Page 0 stays zero: padded tables point at it. The runner's thread alone touches the pool.
+    """
+
+    def __init__(
+        self,
+        num_pages: int,
+        page_size: int,
+        head_dim: int,
+        page_format: PageFormat,
+        observation: Observation | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.page_size = page_size
+        self.head_dim = head_dim
+        self.format = page_format
+        self.observation = observation
+        width = page_format.width(head_dim)
+        self.keys = torch.zeros(num_pages, page_size, width, dtype=page_format.dtype, device=device)
+        self.values = torch.zeros_like(self.keys)
+        state_bytes = observation.state_bytes if observation else 0
+        self.state = torch.zeros(num_pages, page_size, state_bytes, dtype=torch.uint8, device=device)
+
+    @staticmethod
+    def bytes_per_page(page_size: int, head_dim: int, page_format: PageFormat, observation: Observation | None) -> int:
+        """What one page costs, everything included."""
+        state = observation.state_bytes if observation else 0
+        return page_size * (page_format.bytes_per_row(head_dim) + state)
+
+    def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store new rows: `slots` int64 [n], `keys` and `values` float [n, head_dim]. Their state starts at zero."""
+        self.keys.flatten(0, 1).index_copy_(0, slots, self.format.encode(keys))
+        self.values.flatten(0, 1).index_copy_(0, slots, self.format.encode(values))
+        if self.observation is not None:
+            self.state.flatten(0, 1).index_fill_(0, slots, 0)
+
+    def move(self, sources: Tensor, targets: Tensor) -> None:
+        """Copy rows byte for byte from slots `sources` to slots `targets`, int64 [n]; the two may overlap."""
+        for plane in (self.keys, self.values, self.state):
+            rows = plane.flatten(0, 1)
+            rows.index_copy_(0, targets, rows.index_select(0, sources))
+
+    def poison(self, pages: Tensor) -> None:
+        """Fill `pages` with values that no result survives, so that a read of a freed page cannot pass unseen."""
+        for plane in (self.keys, self.values):
+            plane.index_fill_(0, pages, float("nan"))
+        self.state.index_fill_(0, pages, 255)
