@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from paged_kv.table import Counts, TableUpdate
+from paged_kv.table import TableUpdate
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +112,6 @@ class TableMirror:
             observed=observed,
             kv_heads=self.kv_heads,
         )
-
-    def counts(self, slot: int) -> Counts:
-        """Rows per lane of `slot` as the scheduler wants them, int32 [lanes]."""
-        return self._kept[slot].to(torch.int32).cpu().numpy()
 
     def _reserve(self, columns: int) -> None:
         capacity = self._tables.shape[2]

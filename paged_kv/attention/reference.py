@@ -75,7 +75,7 @@ def _attend_group(pool: KVPool, lanes: slice, queries: Tensor, batch: PagedBatch
 def _weights(queries: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:
     """Softmax weights [S, H, g, q, R] of `queries` [S, H, g, q, D] over `keys` [S, H, R, D] that are not `hidden`."""
     scaled = queries.flatten(2, 3) * queries.shape[-1] ** -0.5
-    scores = (scaled @ keys.mT).view(*queries.shape[:4], -1)
+    scores: Tensor = (scaled @ keys.mT).view(*queries.shape[:4], -1)
     return scores.masked_fill_(hidden.unsqueeze(2), float("-inf")).softmax(dim=-1)
 
 

@@ -1,0 +1,26 @@
+"""From a model folder to a model that computes."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+import torch
+
+from models import families
+from models.causal_lm import CausalLM
+from models.checkpoint import Checkpoint
+from models.errors import ModelError
+from models.layers import WeightReader
+
+
+def load_model(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> CausalLM:
+    """The model in `checkpoint`, its weights converted to `dtype`. Raises ModelError if its family is not known."""
+    known = sorted(module.name for module in iter_modules(families.__path__))
+    family = checkpoint.config.get("model_type")
+    if family not in known:
+        raise ModelError(f"models of type {family!r} are not supported; these are: {', '.join(known)}")
+    model: CausalLM = import_module(f"models.families.{family}").build(
+        checkpoint.config, WeightReader(checkpoint, dtype)
+    )
+    return model

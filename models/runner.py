@@ -1,0 +1,100 @@
+"""Executes plans: the data plane's one entrance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from models.causal_lm import CausalLM
+from models.sampler import logprobs_of, sample
+from paged_kv.backend import AttentionBackend
+from paged_kv.batch import PagedBatch, TableMirror
+from paged_kv.eviction import EvictionDriver
+from paged_kv.pool import KVPool
+from paged_kv.table import Counts
+from scheduler.plan import Eviction, SequenceWork, StepPlan, StepResult, WorkResult
+from scheduler.request import TokenLogprob
+
+_SCORED_ROWS = 64  # prompt positions whose logits are held at once
+
+
+class ModelRunner:
+    """Owns the model, the pool and the mirror of the tables; one thread calls it, one plan at a time.
+
+    `drivers` maps policy names to what evicts for them. A policy whose observation is not the pool's must not need one.
+    """
+
+    def __init__(
+        self,
+        model: CausalLM,
+        pool: KVPool,
+        mirror: TableMirror,
+        backend: AttentionBackend,
+        drivers: Mapping[str, EvictionDriver],
+    ) -> None:
+        self._model = model
+        self._pool = pool
+        self._mirror = mirror
+        self._backend = backend
+        self._drivers = drivers
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Run one step of the scheduler's. See `StepPlan` for the order of things."""
+        for slot in plan.released:
+            self._mirror.release(slot)
+        if plan.freed_pages.size:
+            self._pool.poison(torch.from_numpy(plan.freed_pages).long())
+        results = self._forward(plan.work) if plan.work else ()
+        return StepResult(results, tuple(self._evict(eviction) for eviction in plan.evictions))
+
+    def _forward(self, work: Sequence[SequenceWork]) -> tuple[WorkResult, ...]:
+        for item in work:
+            self._mirror.extend(item.slot, item.update, item.tokens.size)
+        batch = self._mirror.batch(
+            [item.slot for item in work],
+            [item.tokens.size for item in work],
+            [item.position for item in work],
+            tuple(self._drivers[item.policy].policy.observation is not None for item in work),
+        )
+        tokens = torch.cat([torch.from_numpy(item.tokens) for item in work]).to(batch.positions.device)
+        hidden = self._model.hidden(tokens, batch.positions, partial(self._attend, batch))
+        drawn = iter(self._draw(work, batch, hidden))
+        results = []
+        for item, start in zip(work, batch.starts[:-1], strict=True):
+            token, logprob = next(drawn) if item.sample is not None else (None, None)
+            results.append(WorkResult(token, logprob, self._score(item, hidden[start:])))
+        return tuple(results)
+
+    def _attend(self, batch: PagedBatch, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        lanes = slice(layer * batch.kv_heads, (layer + 1) * batch.kv_heads)
+        slots = batch.new_slots[:, lanes].flatten()
+        self._pool.write(slots, keys.flatten(0, 1), values.flatten(0, 1))
+        return self._backend.attend(self._pool, layer, queries, batch)
+
+    def _draw(
+        self, work: Sequence[SequenceWork], batch: PagedBatch, hidden: Tensor
+    ) -> list[tuple[int, TokenLogprob | None]]:
+        orders = [item.sample for item in work if item.sample is not None]
+        rows = [stop - 1 for item, stop in zip(work, batch.starts[1:], strict=True) if item.sample is not None]
+        return sample(self._model.logits(hidden[rows]), orders) if rows else []
+
+    def _score(self, item: SequenceWork, hidden: Tensor) -> tuple[TokenLogprob, ...]:
+        """Logprobs of the prompt tokens that follow those of `item`, whose hidden states come first in `hidden`."""
+        if item.targets is None:
+            return ()
+        scored: list[TokenLogprob] = []
+        for start in range(0, item.targets.size, _SCORED_ROWS):
+            targets = item.targets[start : start + _SCORED_ROWS].tolist()
+            logits = self._model.logits(hidden[start : start + len(targets)])
+            scored.extend(logprobs_of(logits, targets, item.num_top))
+        return tuple(scored)
+
+    def _evict(self, eviction: Eviction) -> Counts:
+        driver = self._drivers[eviction.policy]
+        left = driver.compress(self._pool, self._mirror, eviction.slot, eviction.keep_rows, eviction.seen)
+        counts: Counts = left.to(torch.int32).cpu().numpy()
+        return counts
