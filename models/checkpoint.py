@@ -83,7 +83,7 @@ class Checkpoint:
 
 
 def _is_file_name(value: object) -> bool:
-    return isinstance(value, str) and PurePosixPath(value).name == value
+    return isinstance(value, str) and value.endswith(".safetensors") and PurePosixPath(value).name == value
 
 
 def _read_json(path: Path) -> dict[str, Any]:

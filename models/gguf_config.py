@@ -29,6 +29,8 @@ def convert_config(file: GGUFFile) -> dict[str, Any]:
     if file.architecture not in _CLASSES:
         supported = ", ".join(_CLASSES)
         raise ModelError(f"{file.path} holds a {file.architecture!r} model; GGUF files can hold: {supported}")
+    if (parts := file.get("split.count", 1)) > 1:
+        raise ModelError(f"{file.path} is one of {parts} parts; join them into one file with llama-gguf-split --merge")
     if file.hparam("expert_count", 0):
         raise ModelError(f"{file.path} holds a mixture of experts, which is not supported; use a dense model")
     heads = _per_model(file, "attention.head_count")

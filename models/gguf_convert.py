@@ -41,8 +41,9 @@ def converted_folder(source: Path, cache_dir: Path, report: Callable[[str], None
         if folder.is_dir():
             return folder
         partial = f".{folder.name}.partial-"
-        for leftover in cache_dir.glob(f"{partial}*"):  # its process is gone: it would hold the lock
-            shutil.rmtree(leftover)
+        for entry in cache_dir.iterdir():
+            if entry.name.startswith(partial):  # left by a process that is gone: it would hold the lock
+                shutil.rmtree(entry)
         report(f"Converting {source.name} to {folder} (once)")
         with tempfile.TemporaryDirectory(prefix=partial, dir=cache_dir) as scratch:
             made = Path(scratch, "model")

@@ -53,6 +53,8 @@ class GGUFFile:
 
     def shape(self, name: str) -> tuple[int, ...]:
         """A tensor's shape in torch's order, outermost first."""
+        if name not in self.tensors:
+            raise ModelError(f"{self.path} has no tensor {name!r}: it is incomplete")
         return tuple(int(size) for size in reversed(self.tensors[name].shape))
 
     def stored_type(self, name: str) -> GGMLQuantizationType:

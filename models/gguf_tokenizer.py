@@ -112,7 +112,7 @@ def _named_token(file: GGUFFile, key: str) -> str | None:
 
 
 def _byte_level(file: GGUFFile, vocabulary: Vocabulary) -> tuple[Tokenizer, bool]:
-    name = file.get("tokenizer.ggml.pre", "default")
+    name = file.require("tokenizer.ggml.pre")
     if name not in PRE_TOKENIZERS:
         raise ModelError(f"{file.path}: the pre-tokenizer {name!r} is not known; known are {', '.join(PRE_TOKENIZERS)}")
     rules = PRE_TOKENIZERS[name]

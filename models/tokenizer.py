@@ -120,7 +120,7 @@ class Tokenizer:
         except TemplateError as error:
             raise ChatTemplateError(str(error)) from error
         except _TEMPLATE_FAILURES as error:
-            raise ChatTemplateError(f"the chat template failed: {error}") from error
+            raise ChatTemplateError(f"the chat cannot be rendered: {error}") from error
         first, *rest = chat.split(BREAK)
         return self.encode(first, add_special_tokens=False) + [i for text in rest for i in self._encode_next(text)]
 

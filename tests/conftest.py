@@ -1,12 +1,16 @@
-"""Fixtures that every part's tests may use."""
+"""Fixtures and settings that every part's tests share."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from models.source import default_cache_dir, prepare_model
+
+settings.register_profile("scissorserve", deadline=None)  # a busy machine is no failure
+settings.load_profile("scissorserve")
 
 
 @pytest.fixture(scope="session")
