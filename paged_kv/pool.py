@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,10 +35,10 @@ class KVPool:
         self.format = page_format
         self.observation = observation
         width = page_format.width(head_dim)
-        self.keys = torch.zeros(num_pages, page_size, width, dtype=page_format.dtype, device=device)
-        self.values = torch.zeros_like(self.keys)
+        self.keys = _zeros((num_pages, page_size, width), page_format.dtype, device)
+        self.values = _zeros((num_pages, page_size, width), page_format.dtype, device)
         state_bytes = observation.state_bytes if observation else 0
-        self.state = torch.zeros(num_pages, page_size, state_bytes, dtype=torch.uint8, device=device)
+        self.state = _zeros((num_pages, page_size, state_bytes), torch.uint8, device)
 
     @staticmethod
     def bytes_per_page(page_size: int, head_dim: int, page_format: PageFormat, observation: Observation | None) -> int:
@@ -61,3 +64,11 @@ class KVPool:
         for plane in (self.keys, self.values):
             plane.index_fill_(0, pages, float("nan"))
         self.state.index_fill_(0, pages, 255)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
+    """Zeros; on a CPU from memory that the system maps only when it is written, so that a large pool starts at once."""
+    if torch.device(device).type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    blank = np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(blank).view(dtype).view(shape)

@@ -56,7 +56,7 @@ def _attend_group(pool: KVPool, lanes: slice, queries: Tensor, batch: PagedBatch
     keys = pool.format.decode(pool.keys[table]).flatten(2, 3)  # [S, H, R, D]
     values = pool.format.decode(pool.values[table]).flatten(2, 3)
     rows = torch.arange(keys.shape[2], device=keys.device)
-    values = values.masked_fill_((rows >= kept.unsqueeze(-1)).unsqueeze(-1), 0)  # 0 * NaN would be NaN
+    values[rows >= kept.unsqueeze(-1)] = 0  # stale rows: their weight is 0, but 0 * NaN would be NaN
     count = queries.shape[1]
     grouped = queries.view(*queries.shape[:2], kept.shape[1], -1, pool.head_dim).permute(
         0, 2, 3, 1, 4

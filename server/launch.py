@@ -1,0 +1,174 @@
+"""The one place where the parts are put together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from models.checkpoint import Checkpoint
+from models.config import ModelConfig
+from models.loader import load_model
+from models.runner import ModelRunner
+from models.source import default_cache_dir, prepare_model
+from models.tokenizer import Tokenizer
+from paged_kv.backend import load_backend
+from paged_kv.batch import TableMirror
+from paged_kv.eviction import EvictionDriver
+from paged_kv.format import load_format
+from paged_kv.plugins import names
+from paged_kv.policy import Policy, load_policy
+from paged_kv.pool import KVPool
+from scheduler.budget import EvictionRules
+from scheduler.config import SchedulerConfig
+from scheduler.engine import AsyncEngine
+from scheduler.scheduler import Scheduler
+from scheduler.stats import EngineObserver
+from server.engine_options import EngineOptions, default_pool_bytes
+
+logger = logging.getLogger(__name__)
+
+
+class LaunchError(Exception):
+    """The options cannot work together; the message says which to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """All that serving needs. `summary`: lines that tell an operator what will run."""
+
+    scheduler: Scheduler
+    runner: ModelRunner
+    tokenizer: Tokenizer
+    summary: tuple[str, ...]
+
+    def engine(self, observer: EngineObserver | None = None) -> AsyncEngine:
+        """An engine over the parts; call it once."""
+        return AsyncEngine(self.scheduler, self.runner, observer)
+
+
+def assemble(options: EngineOptions) -> Assembly:
+    """Load the model, allocate the pool, and join them. Raises LaunchError, ModelError."""
+    checkpoint = Checkpoint(prepare_model(options.model, options.cache_dir or default_cache_dir(), logger.info))
+    policies = offered_policies(options.kv_policy)
+    dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
+    model = load_model(checkpoint, dtype)
+    tokenizer = Tokenizer.from_folder(checkpoint.folder)
+    pool = _pool(options, model.config, policies[options.kv_policy])
+    config = _scheduler_config(options, model.config, checkpoint, pool, policies)
+    mirror = TableMirror(options.max_num_seqs, model.config.num_layers, model.config.num_kv_heads, options.page_size)
+    drivers = {name: _driver(options, policy, model.config) for name, policy in policies.items()}
+    runner = ModelRunner(model, pool, mirror, load_backend(options.attention_backend), drivers)
+    scheduler = Scheduler(config)
+    return Assembly(scheduler, runner, tokenizer, _summary(options, model.config, scheduler, pool))
+
+
+def offered_policies(default: str) -> Mapping[str, Policy]:
+    """The policies that requests may name: the server's, and those that need no note of attention weights."""
+    loaded = {name: load_policy(name) for name in names("paged_kv.policies")}
+    if default not in loaded:
+        raise LaunchError(f"--kv-policy {default} is not known; choose one of: {', '.join(loaded)}")
+    return {name: policy for name, policy in loaded.items() if name == default or policy.observation is None}
+
+
+def _driver(options: EngineOptions, policy: Policy, model: ModelConfig) -> EvictionDriver:
+    defaults = policy.defaults
+    return EvictionDriver(
+        policy=policy,
+        sinks=defaults.sinks if options.kv_sinks is None else options.kv_sinks,
+        recent=defaults.recent if options.kv_window is None else options.kv_window,
+        lanes=options.kv_lanes or defaults.lanes,
+        kv_heads=model.num_kv_heads,
+    )
+
+
+def _rules(options: EngineOptions, policy: Policy, model: ModelConfig) -> EvictionRules | None:
+    if not policy.evicts:
+        return None
+    driver, defaults = _driver(options, policy, model), policy.defaults
+    return EvictionRules(driver.sinks + driver.recent + 1, defaults.drop, defaults.ceiling, defaults.streaming)
+
+
+def _pool(options: EngineOptions, model: ModelConfig, policy: Policy) -> KVPool:
+    name = options.kv_cache_dtype
+    if name == "auto":
+        name = "bfloat16" if options.dtype == "bfloat16" else "float32"
+    try:
+        page_format = load_format(name)
+    except ValueError as error:
+        raise LaunchError(f"--kv-cache-dtype: {error}") from error
+    memory = options.kv_cache_memory_bytes or default_pool_bytes()
+    page = KVPool.bytes_per_page(options.page_size, model.head_dim, page_format, policy.observation)
+    least = 2 * model.num_lanes + 1
+    if memory // page < least:
+        raise LaunchError(
+            f"--kv-cache-memory-bytes {memory} holds {memory // page} pages of {page} bytes, but one sequence needs "
+            f"{least}; give at least {least * page // 2**20 + 1}MiB"
+        )
+    return KVPool(memory // page, options.page_size, model.head_dim, page_format, policy.observation)
+
+
+def _scheduler_config(
+    options: EngineOptions,
+    model: ModelConfig,
+    checkpoint: Checkpoint,
+    pool: KVPool,
+    policies: Mapping[str, Policy],
+) -> SchedulerConfig:
+    if options.max_model_len is not None and options.max_model_len > model.max_position:
+        raise LaunchError(
+            f"--max-model-len {options.max_model_len} exceeds the {model.max_position} tokens the model was made for"
+        )
+    try:
+        return SchedulerConfig(
+            num_lanes=model.num_lanes,
+            num_pages=pool.keys.shape[0],
+            page_size=options.page_size,
+            max_model_len=options.max_model_len or model.max_position,
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=options.max_num_batched_tokens,
+            policies={name: _rules(options, policy, model) for name, policy in policies.items()},
+            default_policy=options.kv_policy,
+            default_budget=options.kv_budget,
+            evict=options.kv_evict,
+            order=options.scheduling_policy,
+            max_num_queued=options.max_num_queued_reqs,
+            eos_token_ids=checkpoint.eos_token_ids,
+            debug_pages=options.debug_pages,
+        )
+    except ValueError as error:
+        raise LaunchError(str(error)) from error
+
+
+def _summary(options: EngineOptions, model: ModelConfig, scheduler: Scheduler, pool: KVPool) -> tuple[str, ...]:
+    num_pages = pool.keys.shape[0]
+    page = pool.bytes_per_page(pool.page_size, model.head_dim, pool.format, pool.observation)
+    whole = scheduler.memory.allocator.num_usable // model.num_lanes * pool.page_size
+    lines = [
+        f"Model: {model.num_layers} layers, {model.num_heads} heads, {model.num_kv_heads} KV heads of "
+        f"{model.head_dim}, context {scheduler.config.max_model_len:,} tokens",
+        f"KV memory: {num_pages * page / 2**20:,.0f} MiB in {num_pages:,} pages of {pool.page_size} rows; "
+        f"a token takes {page // pool.page_size * model.num_lanes:,} bytes, so {whole:,} fit whole",
+    ]
+    driver = scheduler.config.policies[options.kv_policy]
+    if driver is None:
+        lines.append("Eviction: none (--kv-policy full)")
+    else:
+        size = options.kv_budget
+        budget = f"{size:,} rows per lane" if isinstance(size, int) else f"{size:.0%} of the tokens seen"
+        when = (
+            "from the first token on"
+            if driver.streaming
+            else {"pressure": "only when memory runs short", "always": "from the end of the prompt on"}[
+                options.kv_evict
+            ]
+        )
+        lines.append(f"Eviction: {options.kv_policy}, budget {budget}, {when}")
+    if whole < scheduler.config.max_model_len:
+        lines.append(
+            f"The KV memory holds {whole:,} tokens, less than the context of {scheduler.config.max_model_len:,}: "
+            "longer prompts are refused; a larger --kv-cache-memory-bytes lets them in"
+        )
+    return tuple(lines)
