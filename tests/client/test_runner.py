@@ -10,7 +10,7 @@ import pytest
 
 from client.record import Arrival, RequestRecord
 from client.request import Call, Clock
-from client.runner import Outcome, run_load
+from client.runner import Outcome, Send, run_load
 
 
 @dataclass
@@ -83,7 +83,13 @@ def test_nothing_is_sent_before_it_is_due() -> None:
 
 
 def test_a_cancelled_run_returns_what_it_has() -> None:
-    async def go() -> Outcome:
+    async def cancelled(send: Send) -> tuple[Outcome, int]:
+        outcome = await run_load(calls(9), send, due_times=None, max_concurrency=1, on_done=lambda record: None)
+        task = asyncio.current_task()
+        assert task is not None
+        return outcome, task.cancelling()
+
+    async def go() -> tuple[Outcome, int]:
         reached = asyncio.Event()
         server = FakeServer()
 
@@ -93,16 +99,15 @@ def test_a_cancelled_run_returns_what_it_has() -> None:
                 await asyncio.Event().wait()
             return await server.send(call, due, clock)
 
-        task = asyncio.create_task(
-            run_load(calls(9), send, due_times=None, max_concurrency=1, on_done=lambda record: None)
-        )
+        task = asyncio.create_task(cancelled(send))
         await reached.wait()
         task.cancel()
         return await task
 
-    outcome = asyncio.run(go())
+    outcome, still_cancelling = asyncio.run(go())
     assert [record.request_id for record in outcome.records] == ["0", "1"]
     assert outcome.interrupted
+    assert still_cancelling == 0
 
 
 def test_progress_is_reported_and_the_loop_watched() -> None:
