@@ -33,6 +33,15 @@ def converted_folder(source: Path, cache_dir: Path, report: Callable[[str], None
     Safe against two processes at once (the second waits for the first) and against being killed: the folder appears
     under its name only when it is complete. Raises ModelError when the file cannot be converted or does not fit.
     """
+    try:
+        return _converted_folder(source, cache_dir, report)
+    except OSError as error:
+        raise ModelError(
+            f"{source} cannot be converted below {cache_dir} ({error}); SCISSORSERVE_CACHE can name another folder"
+        ) from error
+
+
+def _converted_folder(source: Path, cache_dir: Path, report: Callable[[str], None]) -> Path:
     folder = cache_dir / f"{source.stem}-{_fingerprint(source)}"
     if folder.is_dir():
         return folder

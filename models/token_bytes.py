@@ -58,7 +58,9 @@ class TokenBytes:
 
 
 def _decoder_steps(tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    decoder: dict[str, Any] = json.loads(tokenizer.to_str())["decoder"] or {"type": "nothing"}
+    if tokenizer.decoder is None:
+        return []
+    decoder: dict[str, Any] = json.loads(tokenizer.decoder.__getstate__())
     steps: list[dict[str, Any]] = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
     return steps
 

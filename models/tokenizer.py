@@ -126,9 +126,12 @@ class Tokenizer:
 
     def _encode_next(self, text: str) -> list[int]:
         """Ids of a text that follows other text, hence without the space that some tokenizers put in front."""
-        lead = self.encode("\n", add_special_tokens=False) if self.strips_leading_space else []
-        ids = self.encode("\n" + text if lead else text, add_special_tokens=False)
-        return ids[len(lead) :]
+        if self.strips_leading_space:
+            lead = self.encode("\n", add_special_tokens=False)
+            ids = self.encode("\n" + text, add_special_tokens=False)
+            if ids[: len(lead)] == lead:
+                return ids[len(lead) :]
+        return self.encode(text, add_special_tokens=False)
 
 
 def _load(folder: Path) -> PreTrainedTokenizerBase:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import processors
 
+from models.chat_guard import BREAK, ChatGuard
 from models.errors import ChatTemplateError
 from models.tokenizer import Tokenizer
 
@@ -84,6 +85,17 @@ class TestDefaultModel:
         expected = [tokenizer.render_chat(messages) for messages in CHATS]
         with ThreadPoolExecutor(8) as pool:
             assert list(pool.map(tokenizer.render_chat, CHATS * 20)) == expected * 20
+
+
+@given(
+    tokens=st.sets(st.text("<|ab>[", min_size=2, max_size=5), max_size=8),
+    text=st.text("<|ab>[\n", max_size=30),
+)
+def test_no_control_token_is_left_whole_and_nothing_else_changes(tokens: set[str], text: str) -> None:
+    guarded = ChatGuard(tokens).guard(text)
+    assert not any(token in guarded for token in tokens)
+    assert guarded.replace(BREAK, "") == text
+    assert guarded.count(BREAK) == sum(any(text.startswith(t, i) for t in tokens) for i in range(len(text)))
 
 
 def test_the_template_alone_writes_bos(byte_level: Callable[[], Backend], save_tokenizer: SaveTokenizer) -> None:

@@ -223,6 +223,12 @@ def test_a_full_disk_is_noticed_before_writing(
         converted_folder(write_gguf(_llama()), tmp_path / "cache", _ignore)
 
 
+def test_a_cache_that_cannot_be_written_is_told(write_gguf: WriteGGUF, tmp_path: Path) -> None:
+    path = write_gguf(_llama())
+    with pytest.raises(ModelError, match="SCISSORSERVE_CACHE can name another folder"):
+        converted_folder(path, path / "below-a-file", _ignore)
+
+
 def test_a_file_is_converted_once_and_again_when_it_changes(write_gguf: WriteGGUF, tmp_path: Path) -> None:
     cache, lines = tmp_path / "cache", []
     path = write_gguf(_llama())
