@@ -1,0 +1,60 @@
+"""Builds the ASGI app from its parts."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+
+from server import routes
+from server.errors import HANDLERS
+from server.lifecycle import Lifecycle
+from server.metrics import Metrics
+from server.middleware.auth import Authentication
+from server.middleware.body_limit import BodyLimit
+from server.middleware.request_context import RequestContext
+from server.ports import Engine, Tokenizer
+from server.services import Services
+from server.serving.prompts import PromptReader
+from server.settings import ServerSettings
+
+
+def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, metrics: Metrics) -> FastAPI:
+    """The app. It starts and stops `engine`; its `state.services` holds what the routes work with."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await engine.start()
+        try:
+            yield
+        finally:
+            await engine.stop()
+
+    middleware = [Middleware(RequestContext), Middleware(BodyLimit, max_bytes=settings.max_body_bytes)]
+    if settings.api_keys:
+        middleware.insert(1, Middleware(Authentication, api_keys=settings.api_keys))
+    app = FastAPI(
+        title="scissorserve",
+        version=settings.version,
+        lifespan=lifespan,
+        middleware=middleware,
+        exception_handlers=dict(HANDLERS),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.services = Services(
+        engine=engine,
+        tokenizer=tokenizer,
+        settings=settings,
+        metrics=metrics,
+        lifecycle=Lifecycle(engine),
+        prompts=PromptReader(tokenizer, engine.max_model_len),
+    )
+    for module in pkgutil.iter_modules(routes.__path__, f"{routes.__name__}."):
+        app.include_router(importlib.import_module(module.name).router)
+    return app

@@ -1,0 +1,41 @@
+"""Log lines that nobody can forge: whatever a client sends, a record stays one line, and a traceback is indented."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+class OneLineFormatter(logging.Formatter):
+    """Escapes control characters."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """See `logging.Formatter`."""
+        return _escaped(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """See `logging.Formatter`."""
+        return "\n".join(f"    {_escaped(line)}" for line in super().formatException(ei).split("\n"))
+
+
+def log_config(level: str) -> dict[str, Any]:
+    """For `logging.config.dictConfig`: everything to stderr, `level` as uvicorn names it."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "line": {
+                "()": f"{__name__}.{OneLineFormatter.__name__}",
+                "format": "%(asctime)s %(levelname)s %(name)s: %(message)s",
+            }
+        },
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "root": {"handlers": ["stderr"], "level": "DEBUG" if level == "trace" else level.upper()},
+    }
+
+
+def _escaped(text: str) -> str:
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

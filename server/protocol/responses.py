@@ -1,0 +1,132 @@
+"""What clients get, to the key."""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired, TypedDict
+
+FinishReason = Literal["stop", "length"]
+
+
+class KVCacheUsage(TypedDict):
+    """What the request's sequences held at their end, summed over all choices; rows are a mean over lanes."""
+
+    rows_kept: float
+    rows_evicted: float
+    preemptions: int
+
+
+class Usage(TypedDict):
+    """Tokens as the text has them, whatever was evicted: each prompt counts once, every choice's tokens count."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    kv_cache: KVCacheUsage
+
+
+class CompletionLogprobs(TypedDict):
+    """One entry per token. Joined, `tokens` give the text; a token that adds no text of its own is empty there."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(TypedDict):
+    """A choice, or what is new of it in a stream. `stop_reason`: the stop string or stop token id that ended it."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None
+
+
+class Completion(TypedDict):
+    """The answer, or one chunk of it."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: NotRequired[Usage | None]
+
+
+class TopLogprob(TypedDict):
+    """A token at one place. `bytes`: what it adds to the text, a part of a character maybe, nothing if hidden."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChatTokenLogprob(TopLogprob):
+    """A drawn token and its rivals, best first."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(TypedDict):
+    """One entry per token."""
+
+    content: list[ChatTokenLogprob]
+    refusal: None
+
+
+class AssistantMessage(TypedDict):
+    """The whole text of a choice."""
+
+    role: str
+    content: str
+    refusal: None
+
+
+class ChatChoice(TypedDict):
+    """A finished choice. `stop_reason`: the stop string or stop token id that ended it."""
+
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+    stop_reason: str | int | None
+
+
+class ChatCompletion(TypedDict):
+    """The answer."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatDelta(TypedDict, total=False):
+    """What is new: the role once, then text."""
+
+    role: str
+    content: str
+
+
+class ChatChunkChoice(TypedDict):
+    """What is new of a choice. The finish reason is on its last chunk."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: NotRequired[str | int | None]
+
+
+class ChatChunk(TypedDict):
+    """One chunk of a streamed answer."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Usage | None]

@@ -1,0 +1,1 @@
+"""The endpoints. Each file here exposes `router`; `server.app` takes in all of them."""

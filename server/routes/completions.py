@@ -1,0 +1,34 @@
+"""POST /v1/completions."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from functools import partial
+
+from fastapi import APIRouter, Request, Response
+
+from server.json_route import JSONRoute
+from server.protocol.completions import CompletionRequest
+from server.services import CurrentServices
+from server.serving.dialects import CompletionDialect
+from server.serving.jobs import completion_job
+from server.serving.logprobs import LogprobWriter
+from server.serving.models import served_name
+from server.serving.respond import respond
+
+router = APIRouter(route_class=JSONRoute)
+
+
+@router.post("/v1/completions", response_model=None)
+async def create_completion(body: CompletionRequest, request: Request, services: CurrentServices) -> Response:
+    """Continue one or more prompts."""
+    logprobs = LogprobWriter(services.tokenizer, skip_special=body.skip_special_tokens)
+    dialect = CompletionDialect(
+        id=f"cmpl-{uuid.uuid4().hex}",
+        created=int(time.time()),
+        model=served_name(body.model, services.settings),
+        logprobs=logprobs if body.logprobs is not None else None,
+        null_usage=body.stream_options.include_usage,
+    )
+    return await respond(request, body, services, partial(completion_job, body, services), dialect)

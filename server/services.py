@@ -1,0 +1,33 @@
+"""What the routes work with: built once per app, handed to each request."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from server.lifecycle import Lifecycle
+from server.metrics import Metrics
+from server.ports import Engine, Tokenizer
+from server.serving.prompts import PromptReader
+from server.settings import ServerSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The collaborators of every route."""
+
+    engine: Engine
+    tokenizer: Tokenizer
+    settings: ServerSettings
+    metrics: Metrics
+    lifecycle: Lifecycle
+    prompts: PromptReader
+
+
+def _services_of(request: Request) -> Services:
+    return cast(Services, request.app.state.services)
+
+
+CurrentServices = Annotated[Services, Depends(_services_of)]

@@ -1,0 +1,71 @@
+"""The two shapes of logprobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.request import TokenLogprob
+from server.choice_text import Piece, TokenBytes
+from server.ports import Tokenizer
+from server.protocol.responses import ChatLogprobs, ChatTokenLogprob, CompletionLogprobs, TopLogprob
+
+_LEAST = -9999.0  # OpenAI's figure for "next to impossible"; JSON has no infinity
+
+
+class LogprobWriter:
+    """Writes logprobs of pieces. `skip_special`: special tokens add nothing to the text."""
+
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool) -> None:
+        self._tokenizer = tokenizer
+        self._token_bytes = TokenBytes(tokenizer, skip_special=skip_special)
+
+    def completion(self, pieces: Sequence[Piece], offset: int) -> CompletionLogprobs:
+        """`offset`: characters of the choice before the first piece."""
+        offsets = []
+        for piece in pieces:
+            offsets.append(offset)
+            offset += len(piece.text)
+        return {
+            "tokens": [piece.text for piece in pieces],
+            "token_logprobs": [None if piece.logprob is None else _finite(piece.logprob.logprob) for piece in pieces],
+            "top_logprobs": [None if piece.logprob is None else self._by_name(piece.logprob) for piece in pieces],
+            "text_offset": offsets,
+        }
+
+    def chat(self, pieces: Sequence[Piece]) -> ChatLogprobs:
+        """Only generated pieces: a chat has no echo, so each has a logprob."""
+        return {"content": [self._drawn(piece) for piece in pieces], "refusal": None}
+
+    def _drawn(self, piece: Piece) -> ChatTokenLogprob:
+        assert piece.logprob is not None, "logprobs were asked for"
+        return {
+            "token": self._name(piece.token),
+            "logprob": _finite(piece.logprob.logprob),
+            "bytes": list(piece.data),
+            "top_logprobs": [self._rival(token, logprob) for token, logprob in piece.logprob.top],
+        }
+
+    def _rival(self, token: int, logprob: float) -> TopLogprob:
+        return {"token": self._name(token), "logprob": _finite(logprob), "bytes": list(self._token_bytes[token])}
+
+    def _by_name(self, logprob: TokenLogprob) -> dict[str, float]:
+        """The drawn token and its rivals. Where two have one name, the likelier stands for it."""
+        names: dict[str, float] = {}
+        for token, value in (*logprob.top, (logprob.token, logprob.logprob)):
+            names.setdefault(self._key(token), _finite(value))
+        return names
+
+    def _name(self, token: int) -> str:
+        return self._tokenizer.token_bytes(token).decode(errors="replace")
+
+    def _key(self, token: int) -> str:
+        """The token's text, or its bytes as OpenAI writes them where they are a part of a character."""
+        data = self._tokenizer.token_bytes(token)
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _finite(logprob: float) -> float:
+    return max(logprob, _LEAST)

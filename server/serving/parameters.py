@@ -1,0 +1,69 @@
+"""From a checked body to the engine's sampling parameters: what needs the model or the settings to be judged."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from scheduler.request import SamplingParams
+from server.errors import ApiError
+from server.protocol.sampling import GenerationFields
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the model and the operator allow."""
+
+    max_model_len: int
+    vocab_size: int
+    max_logprobs: int
+
+
+def sampling_params(
+    body: GenerationFields,
+    limits: Limits,
+    *,
+    num_prompt_tokens: int,
+    max_tokens: int | None,
+    logprobs: int | None,
+    score_prompt: bool = False,
+) -> SamplingParams:
+    """The engine's view of `body`. `max_tokens` is an upper bound, cut to what is left of the context; None takes that.
+
+    Raises ApiError for what this model or server cannot do.
+    """
+    room = limits.max_model_len - num_prompt_tokens
+    most = room if max_tokens is None else min(max_tokens, room)
+    if body.min_tokens > most:
+        raise ApiError(f"min_tokens: {body.min_tokens} is more than the {most} that may come", param="min_tokens")
+    _check_ids("stop_token_ids", body.stop_token_ids, limits.vocab_size)
+    _check_ids("logit_bias", body.logit_bias, limits.vocab_size)
+    return SamplingParams(
+        max_tokens=most,
+        min_tokens=body.min_tokens,
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=max(0, body.top_k),
+        min_p=body.min_p,
+        seed=secrets.randbits(63) if body.seed is None else body.seed,
+        presence_penalty=body.presence_penalty,
+        frequency_penalty=body.frequency_penalty,
+        repetition_penalty=body.repetition_penalty,
+        logit_bias=tuple(body.logit_bias.items()),
+        stop_token_ids=tuple(body.stop_token_ids),
+        ignore_eos=body.ignore_eos,
+        logprobs=logprobs,
+        prompt_logprobs=logprobs if score_prompt else None,
+    )
+
+
+def check_logprobs(count: int | None, limits: Limits, param: str) -> None:
+    """Refuse more alternatives than the operator allows."""
+    if count is not None and count > limits.max_logprobs:
+        raise ApiError(f"{param}: this server gives at most {limits.max_logprobs} alternatives", param=param)
+
+
+def _check_ids(param: str, ids: Iterable[int], vocab_size: int) -> None:
+    if any(token >= vocab_size for token in ids):
+        raise ApiError(f"{param}: token ids run from 0 to {vocab_size - 1} for this model", param=param)

@@ -1,0 +1,105 @@
+"""Answers a job: whole, or as a stream of server-sent events."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import Request
+from pydantic_core import to_json
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from server.errors import as_api_error, internal_error
+from server.protocol.sampling import GenerationFields
+from server.services import Services
+from server.serving.choice import Delta
+from server.serving.dialects import Dialect
+from server.serving.disconnect import unless_disconnected
+from server.serving.generation import Generation, Job
+
+logger = logging.getLogger(__name__)
+
+_DONE = b"data: [DONE]\n\n"
+
+
+async def respond(
+    request: Request,
+    body: GenerationFields,
+    services: Services,
+    prepare: Callable[[], Awaitable[Job]],
+    dialect: Dialect,
+) -> Response:
+    """The answer to `body`. A client that leaves ends the work for it, whatever stage that is in."""
+
+    async def work() -> Response:
+        generation = Generation(await prepare(), services.engine, services.metrics)
+        if body.stream:
+            return EventStream(generation, dialect, include_usage=body.stream_options.include_usage)
+        return await _whole(generation, dialect)
+
+    return await unless_disconnected(request.receive, work())
+
+
+async def _whole(generation: Generation, dialect: Dialect) -> Response:
+    deltas: defaultdict[int, list[Delta]] = defaultdict(list)
+    async with generation, aclosing(generation.deltas()) as stream:
+        async for delta in stream:
+            deltas[delta.index].append(delta)
+    choices = [Delta.joined(deltas[index]) for index in sorted(deltas)]
+    return Response(to_json(dialect.answer(choices, generation.usage)), media_type="application/json")
+
+
+class EventStream(Response):
+    """Submits a generation and sends its deltas as they come. What the engine refuses is still a plain HTTP error.
+
+    The generation lives within `__call__`, so that nothing can leave it running without a reader.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(self, generation: Generation, dialect: Dialect, *, include_usage: bool) -> None:
+        self.status_code = 200
+        self.background = None
+        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self._generation = generation
+        self._dialect = dialect
+        self._include_usage = include_usage
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """See ASGI."""
+        async with self._generation:
+            try:
+                await unless_disconnected(receive, self._send(send, scope["state"]["request_id"]))
+            except ClientDisconnect:
+                logger.debug("request %s: the client left", scope["state"]["request_id"])
+
+    async def _send(self, send: Send, request_id: str) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async with aclosing(self._events(request_id)) as events:
+            async for data in events:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _events(self, request_id: str) -> AsyncGenerator[bytes]:
+        try:
+            async with aclosing(self._generation.deltas()) as deltas:
+                async for delta in deltas:
+                    yield b"".join(_event(chunk) for chunk in self._dialect.chunks(delta))
+            if self._include_usage:
+                yield _event(self._dialect.usage_chunk(self._generation.usage))
+        except Exception as error:
+            answer = as_api_error(error)
+            if answer is None:
+                logger.exception("request %s failed while it was streamed", request_id)
+                answer = internal_error(request_id)
+            yield _event(answer.body)
+        yield _DONE
+
+
+def _event(data: Mapping[str, Any]) -> bytes:
+    return b"data: " + to_json(data) + b"\n\n"

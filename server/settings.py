@@ -1,0 +1,36 @@
+"""What an operator chooses about the HTTP side; resolved once, then frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Settings of the server. Raises ValueError where they cannot work.
+
+    `model_names`: the names clients may ask for; the first is reported. `created`: Unix time shown for the models.
+    `max_choices`: prompts times `n` of one request. `shutdown_timeout`: seconds that running requests get after the
+    first signal. `keep_alive`: seconds an idle connection stays open, longer than proxies and SDKs keep theirs.
+    """
+
+    model_names: tuple[str, ...]
+    version: str = "0"
+    created: int = 0
+    api_keys: tuple[str, ...] = ()
+    response_role: str = "assistant"
+    max_body_bytes: int = 32 * _MIB
+    max_choices: int = 256
+    max_logprobs: int = 20
+    shutdown_timeout: float = 30.0
+    keep_alive: int = 75
+
+    def __post_init__(self) -> None:
+        if not self.model_names or not all(self.model_names):
+            raise ValueError("give the model at least one name, and no empty one")
+        if not all(self.api_keys):
+            raise ValueError("an API key is empty; remove it, or give it a value")
+        if any(not key.isascii() or not key.isprintable() for key in self.api_keys):
+            raise ValueError("API keys must be printable ASCII, since they travel in a header")
