@@ -9,7 +9,7 @@ import numpy as np
 from scheduler.config import SchedulerConfig
 from scheduler.ledger import Ledger
 from scheduler.memory import KVMemory
-from scheduler.plan import Eviction, SampleOrder, SequenceWork, StepPlan
+from scheduler.plan import Eviction, EvictionReason, SampleOrder, SequenceWork, StepPlan
 from scheduler.sequence import Sequence
 from scheduler.stopping import end_tokens
 
@@ -23,7 +23,7 @@ class StepBuilder:
         self._config = config
         self._memory = memory
         self._work: dict[int, SequenceWork] = {}
-        self._evictions: dict[int, Eviction] = {}
+        self._evictions: dict[int, EvictionReason] = {}
         self._pages_wanted = 0
         self._pages_promised = 0
 
@@ -50,9 +50,8 @@ class StepBuilder:
         self.tokens_left -= count
         self._work[work.slot] = work
         self.sequences[work.slot] = sequence
-        seen = sequence.num_computed + count
-        if self._memory.exceeds_budget(sequence, seen):
-            self._evictions[work.slot] = self._memory.compression(sequence, seen, "budget")
+        if self._memory.exceeds_budget(sequence, self._seen(sequence)):
+            self._evictions[work.slot] = "budget"
         return True
 
     def reclaim(self, starved: Sequence, running: Iterable[Sequence]) -> bool:
@@ -63,14 +62,17 @@ class StepBuilder:
             for gain, sequence in sorted(gains, key=lambda pair: -pair[0]):
                 if gain == 0 or self._pages_promised >= self._pages_wanted:
                     break
-                self._compress(sequence, gain)
+                assert sequence.slot is not None
+                self._evictions[sequence.slot] = "pressure"
+                self.sequences[sequence.slot] = sequence
+                self._pages_promised += gain
         return self._pages_promised > 0
 
     def build(self, ledger: Ledger) -> StepPlan:
         """The frozen plan."""
         return StepPlan(
             work=tuple(self._work.values()),
-            evictions=tuple(self._evictions.values()),
+            evictions=tuple(self._eviction(slot, reason) for slot, reason in self._evictions.items()),
             released=ledger.take_released(),
             freed_pages=ledger.take_freed_pages(),
         )
@@ -84,11 +86,9 @@ class StepBuilder:
             return 0
         return self._memory.reclaimable(sequence, self._seen(sequence))
 
-    def _compress(self, sequence: Sequence, gain: int) -> None:
-        eviction = self._memory.compression(sequence, self._seen(sequence), "pressure")
-        self._evictions[eviction.slot] = eviction
-        self.sequences[eviction.slot] = sequence
-        self._pages_promised += gain
+    def _eviction(self, slot: int, reason: EvictionReason) -> Eviction:
+        sequence = self.sequences[slot]
+        return self._memory.compression(sequence, self._seen(sequence), reason)
 
     def _work_of(self, sequence: Sequence, count: int) -> SequenceWork:
         assert sequence.slot is not None

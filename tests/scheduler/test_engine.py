@@ -1,0 +1,263 @@
+"""The async engine: every stream ends exactly once, whatever happens to its reader, its step or its engine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from scheduler.engine import AsyncEngine
+from scheduler.errors import EngineDead, EngineDraining, RequestRejected
+from scheduler.plan import StepPlan, StepResult
+from scheduler.request import TokenEvent
+from scheduler.scheduler import Scheduler
+from scheduler.stats import StepStats
+from scheduler.stream import TokenStream
+from tests.scheduler.fakes import FakeRunner, config, request
+
+
+class Gate:
+    """A runner that stops in a step until it is let go, or raises when told to."""
+
+    def __init__(self) -> None:
+        self.runner = FakeRunner()
+        self.open = threading.Event()
+        self.open.set()
+        self.entered = threading.Event()
+        self.failures = 0
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        self.entered.set()
+        assert self.open.wait(10)
+        result = self.runner.execute(plan)
+        if self.failures > 0:
+            self.failures -= 1
+            raise RuntimeError("the runner is told to fail")
+        return result
+
+
+def drive(test: Callable[[AsyncEngine, Gate], Awaitable[None]], **changes: object) -> None:
+    """Run `test` with an engine, and check afterwards that every page came back."""
+
+    async def main() -> None:
+        gate = Gate()
+        engine = AsyncEngine(Scheduler(config(**changes)), gate)
+        await engine.start()
+        try:
+            await asyncio.wait_for(test(engine, gate), 20)
+        finally:
+            gate.open.set()
+            await engine.stop()
+        stats = engine.stats()
+        assert (stats.num_running, stats.num_waiting) == (0, 0)
+        assert stats.pages_free == stats.pages_total
+
+    asyncio.run(main())
+
+
+async def read(stream: TokenStream) -> list[TokenEvent]:
+    async with stream:
+        return [event async for event in stream]
+
+
+def tokens(events: list[TokenEvent], index: int = 0) -> list[int]:
+    return [token for event in events if event.index == index for token in event.tokens]
+
+
+def endings(events: list[TokenEvent]) -> list[str]:
+    return [event.finish.reason for event in events if event.finish is not None]
+
+
+def test_many_streams_get_their_own_tokens_and_one_ending_each() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        streams = [engine.submit(request(str(number), 5 + number, 3 + number)) for number in range(20)]
+        results = await asyncio.gather(*map(read, streams))
+        for number, events in enumerate(results):
+            assert tokens(events) == [7] * (3 + number)
+            assert endings(events) == ["length"]
+        assert await engine.drained(1)
+
+    drive(test)
+
+
+def test_choices_of_a_request_end_one_by_one() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        events = await read(engine.submit(request("a", 5, 4, n=3)))
+        assert [tokens(events, index) for index in range(3)] == [[7] * 4] * 3
+        assert endings(events) == ["length"] * 3
+
+    drive(test)
+
+
+def test_a_slow_reader_gets_merged_events() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        stream = engine.submit(request("a", 5, 50))
+        assert await engine.drained(5)
+        events = await read(stream)
+        assert len(events) == 1
+        assert tokens(events) == [7] * 50
+
+    drive(test)
+
+
+def test_leaving_a_stream_aborts_and_returns_the_pages() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        async with engine.submit(request("a", 5, 150)) as stream:
+            async for _ in stream:
+                break
+        assert await engine.drained(5)
+        assert engine.stats().pages_free == engine.stats().pages_total
+
+    drive(test)
+
+
+def test_leaving_while_the_step_is_under_way() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        gate.open.clear()
+        async with engine.submit(request("a", 5, 150)):
+            await asyncio.to_thread(gate.entered.wait, 5)
+        assert engine.stats().pages_free < engine.stats().pages_total
+        gate.open.set()
+        assert await engine.drained(5)
+
+    drive(test)
+
+
+def test_stopping_one_choice_leaves_the_others() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        async with engine.submit(request("a", 5, 30, n=2)) as stream:
+            events = []
+            async for event in stream:
+                events.append(event)
+                if event.index == 0:
+                    stream.stop(0)
+        assert sorted(endings(events)) == ["length", "stop"]
+        assert len(tokens(events, 1)) == 30
+
+    drive(test)
+
+
+def test_a_failing_step_ends_its_requests_and_the_engine_goes_on() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        gate.failures = 1
+        failed = await read(engine.submit(request("a", 5, 5)))
+        assert endings(failed) == ["error"]
+        assert engine.unhealthy_reason() is None
+        assert endings(await read(engine.submit(request("b", 5, 5)))) == ["length"]
+
+    drive(test)
+
+
+def test_a_runner_that_only_fails_ends_the_engine_and_every_stream() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        gate.failures = 1000
+        streams = [engine.submit(request(str(number), 5, 5)) for number in range(8)]
+        results = await asyncio.gather(*map(read, streams))
+        assert [endings(events) for events in results] == [["error"]] * 8
+        assert engine.unhealthy_reason() is not None
+        with pytest.raises(EngineDead):
+            engine.submit(request("late", 5, 5))
+
+    drive(test, max_num_seqs=1)
+
+
+def test_a_fault_in_the_scheduler_itself_ends_every_stream() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        class Broken:
+            def step_done(self, step: StepStats) -> None:
+                raise ValueError("a bug outside of the runner")
+
+        engine._observer = Broken()
+        streams = [engine.submit(request(str(number), 5, 5)) for number in range(3)]
+        results = await asyncio.gather(*map(read, streams))
+        assert [endings(events) for events in results] == [["error"]] * 3
+        assert engine.unhealthy_reason() is not None
+
+    drive(test, max_num_seqs=1)
+
+
+def test_draining_sends_newcomers_away_and_finishes_the_rest() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        stream = engine.submit(request("a", 5, 40))
+        engine.begin_drain()
+        with pytest.raises(EngineDraining):
+            engine.submit(request("b", 5, 5))
+        assert await engine.drained(5)
+        assert endings(await read(stream)) == ["length"]
+
+    drive(test)
+
+
+def test_a_drain_that_runs_out_of_time_ends_streams_with_an_error() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        gate.open.clear()
+        stream = engine.submit(request("a", 5, 40))
+        waiting = engine.submit(request("b", 5, 40))
+        engine.begin_drain()
+        assert not await engine.drained(0.05)
+        assert endings(await read(waiting)) == ["error"]
+        gate.open.set()
+        assert endings(await read(stream)) == ["error"]
+
+    drive(test, max_num_seqs=1)
+
+
+def test_stopping_ends_streams_even_in_mid_step() -> None:
+    async def main() -> None:
+        gate = Gate()
+        gate.open.clear()
+        engine = AsyncEngine(Scheduler(config()), gate)
+        await engine.start()
+        stream = engine.submit(request("a", 5, 40))
+        await asyncio.to_thread(gate.entered.wait, 5)
+        stop = asyncio.create_task(engine.stop())
+        assert endings(await read(stream)) == ["error"]
+        gate.open.set()
+        await stop
+
+    asyncio.run(main())
+
+
+def test_a_stuck_step_makes_the_engine_unhealthy_until_it_moves() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        engine._stall_seconds = 0.05
+        gate.open.clear()
+        stream = engine.submit(request("a", 5, 2))
+        await asyncio.to_thread(gate.entered.wait, 5)
+        await asyncio.sleep(0.1)
+        assert "step has been running" in (engine.unhealthy_reason() or "")
+        gate.open.set()
+        await read(stream)
+        assert engine.unhealthy_reason() is None
+
+    drive(test)
+
+
+def test_a_refused_request_leaves_nothing_behind() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        with pytest.raises(RequestRejected):
+            engine.submit(request("a", 5000, 5))
+        stream = engine.submit(request("a", 5, 5))
+        with pytest.raises(RequestRejected, match="in use"):
+            engine.submit(request("a", 5, 5))
+        assert endings(await read(stream)) == ["length"]
+
+    drive(test)
+
+
+def test_hundreds_of_readers_leave_at_random() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        async def visit(number: int) -> None:
+            async with engine.submit(request(str(number), 1 + number % 30, 20)) as stream:
+                seen = 0
+                async for event in stream:
+                    seen += len(event.tokens)
+                    if number % 3 == 0 and seen > number % 7:
+                        return
+
+        await asyncio.gather(*map(visit, range(300)))
+        assert await engine.drained(5)
+
+    drive(test)
