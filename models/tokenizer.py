@@ -35,12 +35,13 @@ class Tokenizer:
     """
 
     @classmethod
-    def from_folder(cls, folder: Path) -> Tokenizer:
-        """Read the tokenizer files of a model folder. Raises ModelError where that cannot be done."""
-        return cls(_load(folder))
+    def from_folder(cls, folder: Path, chat_template: str | None = None) -> Tokenizer:
+        """Read the tokenizer files of a model folder; `chat_template` replaces the model's. Raises ModelError."""
+        return cls(_load(folder), chat_template)
 
-    def __init__(self, pretrained: PreTrainedTokenizerBase) -> None:
+    def __init__(self, pretrained: PreTrainedTokenizerBase, chat_template: str | None = None) -> None:
         self._pretrained = pretrained
+        self._chat_template = chat_template
         self._backend = pretrained.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -60,7 +61,9 @@ class Tokenizer:
 
     @property
     def chat_template(self) -> str | None:
-        """The model's own template; of several, the one named `default`."""
+        """The template that chats are rendered with; of several that a model has, the one named `default`."""
+        if self._chat_template is not None:
+            return self._chat_template
         template: str | Mapping[str, str] | None = self._pretrained.chat_template
         return template.get("default") if isinstance(template, Mapping) else template
 

@@ -119,6 +119,7 @@ def engine_options(parsed: argparse.Namespace) -> EngineOptions:
     return EngineOptions(
         model=parsed.model,
         cache_dir=parsed.cache_dir,
+        chat_template=parsed.chat_template,
         dtype=parsed.dtype,
         max_model_len=parsed.max_model_len,
         max_num_seqs=parsed.max_num_seqs,

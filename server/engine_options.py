@@ -19,6 +19,7 @@ class EngineOptions:
 
     model: str | None = None
     cache_dir: Path | None = None
+    chat_template: Path | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 64

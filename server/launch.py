@@ -55,7 +55,7 @@ def assemble(options: EngineOptions) -> Assembly:
     policies = offered_policies(options.kv_policy)
     dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
     model = load_model(checkpoint, dtype)
-    tokenizer = Tokenizer.from_folder(checkpoint.folder)
+    tokenizer = Tokenizer.from_folder(checkpoint.folder, _chat_template(options))
     pool = _pool(options, model.config, policies[options.kv_policy])
     config = _scheduler_config(options, model.config, checkpoint, pool, policies)
     mirror = TableMirror(options.max_num_seqs, model.config.num_layers, model.config.num_kv_heads, options.page_size)
@@ -71,6 +71,15 @@ def offered_policies(default: str) -> Mapping[str, Policy]:
     if default not in loaded:
         raise LaunchError(f"--kv-policy {default} is not known; choose one of: {', '.join(loaded)}")
     return {name: policy for name, policy in loaded.items() if name == default or policy.observation is None}
+
+
+def _chat_template(options: EngineOptions) -> str | None:
+    if options.chat_template is None:
+        return None
+    try:
+        return options.chat_template.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"--chat-template {options.chat_template} cannot be read: {error}") from error
 
 
 def _driver(options: EngineOptions, policy: Policy, model: ModelConfig) -> EvictionDriver:
