@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import settings
 
 from models.source import default_cache_dir, prepare_model
@@ -17,3 +19,13 @@ settings.load_profile("scissorserve")
 def default_model_folder() -> Path:
     """The default model as a Hugging Face style folder, converted at the first use."""
     return prepare_model(None, default_cache_dir())
+
+
+@pytest.fixture(autouse=True)
+def few_threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One thread for small tensors: on a busy machine, threads that wait for each other cost more than they save."""
+    before = torch.get_num_threads()
+    if request.node.get_closest_marker("model") is None:
+        torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

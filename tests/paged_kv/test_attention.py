@@ -1,0 +1,103 @@
+"""Every attention backend against the definition."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from paged_kv.backend import AttentionBackend, load_backend
+from paged_kv.observation import Observation
+from paged_kv.plugins import names
+from tests.paged_kv.lanes import HEAD_DIM, World
+
+BACKENDS = names("paged_kv.attention")
+TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-6}  # rows are compared as stored, so the format's own error is not in it
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> AttentionBackend:
+    return load_backend(request.param)
+
+
+def assert_matches(backend: AttentionBackend, world: World, counts: dict[int, int], tolerance: float = 2e-6) -> None:
+    batch = world.append(counts)
+    for layer in range(world.num_layers):
+        queries = world.normal(sum(counts.values()), world.kv_heads * world.group, HEAD_DIM)
+        got = backend.attend(world.pool, layer, queries, batch)
+        assert got.dtype == torch.float32
+        torch.testing.assert_close(got, world.naive_attention(layer, queries, counts), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("page_format", names("paged_kv.formats"))
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize(("kv_heads", "group"), [(1, 1), (1, 4), (3, 1), (2, 3)])
+def test_mixed_batches(backend: AttentionBackend, page_format: str, page_size: int, kv_heads: int, group: int) -> None:
+    world = World(page_format=page_format, page_size=page_size, kv_heads=kv_heads, group=group)
+    for counts in ({0: 5, 1: 1}, {0: 1, 1: 3, 2: 9}, {0: 1, 1: 1, 2: 1}, {2: 1}):
+        assert_matches(backend, world, counts, TOLERANCE[page_format])
+        world.check_integrity()
+
+
+def test_lanes_of_very_different_lengths(backend: AttentionBackend) -> None:
+    world = World(num_layers=2, kv_heads=3)
+    world.append({0: 40, 1: 40})
+    world.truncate(0, [40, 1, 7, 2, 33, 16])
+    world.truncate(1, [1, 1, 1, 1, 1, 1])
+    assert_matches(backend, world, {0: 1, 1: 1})
+    assert_matches(backend, world, {0: 6, 1: 1, 2: 3})
+
+
+def test_tile_borders_of_a_long_chunk(backend: AttentionBackend) -> None:
+    world = World(num_layers=1, kv_heads=1, group=1, num_pages=300)
+    world.append({0: 9})
+    assert_matches(backend, world, {0: 300, 1: 128, 2: 129})
+
+
+def test_a_reused_page_shows_nothing_of_its_past(backend: AttentionBackend) -> None:
+    """Freed pages are full of NaN here; a result that touches a stale row is NaN too."""
+    world = World(num_pages=50)
+    world.append({0: 20})
+    world.truncate(0, [3, 3, 3, 3])
+    assert_matches(backend, world, {1: 17, 0: 1})
+
+
+@pytest.mark.parametrize("observation", [Observation("probability"), Observation("square", decay=0.5)])
+def test_observed_sums_do_not_depend_on_the_chunking(backend: AttentionBackend, observation: Observation) -> None:
+    statistics = []
+    for chunks in ([12], [5, 7], [1] * 12):
+        world = World(num_layers=1, observation=observation, seed=3)
+        keys, values = world.normal(12, world.num_lanes, HEAD_DIM), world.normal(12, world.num_lanes, HEAD_DIM)
+        queries = world.normal(12, world.kv_heads * world.group, HEAD_DIM)
+        first = 0
+        for count in chunks:
+            batch = world.append({0: count}, observed=True)
+            part = slice(first, first + count)
+            for lane in range(world.num_lanes):
+                world.pool.write(batch.new_slots[:, lane], keys[part, lane], values[part, lane])
+            backend.attend(world.pool, 0, queries[part], batch)
+            first += count
+        state = world.pool.state.flatten(0, 1)[world.mirror.slots_of_rows(0)]
+        statistics.append(observation.statistic(state))
+    for other in statistics[1:]:
+        torch.testing.assert_close(other, statistics[0], rtol=1e-5, atol=1e-6)
+    if observation.decay == 1.0:
+        assert statistics[0].sum().item() == pytest.approx(12 * world.num_lanes, rel=1e-5)
+
+
+def test_only_observed_sequences_leave_a_note(backend: AttentionBackend) -> None:
+    world = World(num_layers=1, observation=Observation("probability"))
+    world.append({0: 4, 1: 4})
+    batch = world.append({0: 1, 1: 1})
+    batch = world.mirror.batch([0, 1], [1, 1], [4, 4], (True, False))
+    backend.attend(world.pool, 0, world.normal(2, world.kv_heads * world.group, HEAD_DIM), batch)
+    noted = [
+        world.pool.observation.statistic(world.pool.state.flatten(0, 1)[world.mirror.slots_of_rows(slot)]).sum().item()
+        for slot in (0, 1)
+        if world.pool.observation
+    ]
+    assert noted == [pytest.approx(world.num_lanes, rel=1e-5), 0.0]
+
+
+def test_an_unknown_backend_is_named_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match="reference"):
+        load_backend("fast")

@@ -1,0 +1,149 @@
+"""Which rows survive, and that they survive whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from paged_kv.eviction import EvictionDriver
+from paged_kv.plugins import names
+from paged_kv.policy import LaneMode, Policy, ScoreView, load_policy
+from tests.paged_kv.lanes import World
+
+
+@dataclass(frozen=True)
+class Given(Policy):
+    """Scores that the test chose."""
+
+    scores: Tensor
+
+    def score(self, view: ScoreView) -> Tensor:
+        return self.scores[:, : view.rows.numel()]
+
+
+def filled(kept: list[int], **changes: int) -> World:
+    world = World(num_layers=len(kept) // 2, kv_heads=2, **changes)
+    world.append({0: max(kept), 1: 9})
+    world.truncate(0, kept)
+    return world
+
+
+def compress(world: World, driver: EvictionDriver, keep_rows: int) -> list[list[int]]:
+    """Compress slot 0; returns the old row numbers that each lane kept, after checking that their bytes moved whole."""
+    before = world.rows[0]
+    left = driver.compress(world.pool, world.mirror, 0, keep_rows, world.positions[0])
+    world.tables[0].shrink(left.to(torch.int32).numpy(), world.allocator)
+    world.check_integrity()
+    slots = world.mirror.slots_of_rows(0)
+    kept = []
+    for lane, count in enumerate(left.tolist()):
+        keys = world.pool.keys.flatten(0, 1)[slots[lane, :count]]
+        values = world.pool.values.flatten(0, 1)[slots[lane, :count]]
+        numbers = [
+            next(i for i, (k, v) in enumerate(before[lane]) if torch.equal(k, key) and torch.equal(v, value))
+            for key, value in zip(keys, values, strict=True)
+        ]
+        assert numbers == sorted(set(numbers)), "rows keep their order, none is doubled"
+        kept.append(numbers)
+    world.rows[0] = [[before[lane][i] for i in numbers] for lane, numbers in enumerate(kept)]
+    return kept
+
+
+def test_lanes_keep_their_own_best_rows() -> None:
+    world = filled([6, 6])
+    scores = torch.tensor([[5.0, 1, 4, 2, 3, 0], [0.0, 1, 2, 3, 4, 5]])
+    driver = EvictionDriver(Given(scores), sinks=0, recent=0, lanes="uniform", kv_heads=2)
+    assert compress(world, driver, 6) == [[0, 2, 4], [3, 4, 5]]
+
+
+def test_sinks_and_recent_rows_survive_the_worst_scores() -> None:
+    world = filled([10, 10])
+    scores = torch.arange(10.0).mul(-1).abs().repeat(2, 1)
+    scores[:, :2] = -100
+    scores[:, -3:] = -100
+    driver = EvictionDriver(Given(scores), sinks=2, recent=3, lanes="uniform", kv_heads=2)
+    assert compress(world, driver, 12) == [[0, 1, 6, 7, 8, 9]] * 2
+
+
+def test_equal_scores_keep_the_newer_rows() -> None:
+    world = filled([8, 5])
+    driver = EvictionDriver(Given(torch.zeros(2, 8)), sinks=0, recent=0, lanes="global", kv_heads=2)
+    assert compress(world, driver, 6) == [[5, 6, 7], [2, 3, 4]]
+
+
+@pytest.mark.parametrize(
+    ("lanes", "expected"), [("uniform", [2, 2, 2, 2]), ("layer", [3, 1, 4, 0]), ("global", [3, 0, 5, 0])]
+)
+def test_who_competes(lanes: LaneMode, expected: list[int]) -> None:
+    world = filled([5, 5, 5, 5])
+    scores = torch.tensor([[8.0, 8, 8, 0, 0], [5.0, 4, 4, 4, 4], [9.0, 9, 9, 9, 9], [1.0, 1, 1, 1, 1]])
+    driver = EvictionDriver(Given(scores), sinks=0, recent=0, lanes=lanes, kv_heads=2)
+    assert [len(rows) for rows in compress(world, driver, 8)] == expected
+
+
+def test_nan_counts_as_the_lowest_score() -> None:
+    world = filled([6, 6])
+    scores = torch.tensor([[float("nan"), 1, 2, 3, 4, float("nan")], [float("nan")] * 6])
+    driver = EvictionDriver(Given(scores), sinks=0, recent=1, lanes="uniform", kv_heads=2)
+    assert compress(world, driver, 6) == [[3, 4, 5], [3, 4, 5]]
+
+
+def test_the_other_sequence_is_left_alone() -> None:
+    world = filled([30, 30])
+    before = [list(lane) for lane in world.rows[1]]
+    driver = EvictionDriver(load_policy("streaming"), sinks=2, recent=2, lanes="uniform", kv_heads=2)
+    compress(world, driver, 16)
+    slots = world.mirror.slots_of_rows(1)
+    for lane, rows in enumerate(before):
+        stored = world.pool.keys.flatten(0, 1)[slots[lane, : len(rows)]]
+        assert torch.equal(stored, torch.stack([key for key, _ in rows]))
+
+
+@given(data=st.data())
+@settings(max_examples=60)
+def test_any_choice_keeps_order_counts_and_protected_rows(data: st.DataObject) -> None:
+    kept = data.draw(st.lists(st.integers(1, 24), min_size=4, max_size=4))
+    sinks, recent = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 5))
+    mode: LaneMode = data.draw(st.sampled_from(["uniform", "layer", "global"]))
+    world = filled(kept, page_size=data.draw(st.sampled_from([1, 3, 4])))
+    scores = torch.rand(4, 24, generator=torch.Generator().manual_seed(data.draw(st.integers(0, 99)))).mul(4).floor()
+    rows_each = data.draw(st.integers(sinks + recent, 24))
+    driver = EvictionDriver(Given(scores), sinks, recent, mode, kv_heads=2)
+    after = compress(world, driver, 4 * rows_each)
+    for lane, rows in enumerate(after):
+        must = {row for row in range(kept[lane]) if row < sinks or row >= kept[lane] - recent}
+        assert must <= set(rows)
+    if mode == "uniform":
+        assert [len(rows) for rows in after] == [min(count, rows_each) for count in kept]
+    if mode == "global":
+        assert sum(map(len, after)) == min(sum(kept), 4 * rows_each)
+    counts = {0: 1, 1: 2}
+    batch = world.append(counts)
+    queries = world.normal(3, world.kv_heads * world.group, 16)
+    from paged_kv.backend import load_backend
+
+    got = load_backend("reference").attend(world.pool, 0, queries, batch)
+    torch.testing.assert_close(got, world.naive_attention(0, queries, counts), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", names("paged_kv.policies"))
+def test_every_policy_scores_every_row(name: str) -> None:
+    policy = load_policy(name)
+    statistic = torch.rand(3, 10) if policy.observation is not None else None
+    view = ScoreView(torch.arange(10), torch.tensor([10, 4, 1]), statistic, keep=5, seen=20)
+    scores = policy.score(view)
+    assert scores.shape == (3, 10)
+    assert scores.dtype == torch.float32
+    assert not scores[0].isnan().any()
+
+
+def test_random_scores_repeat_for_a_seed_and_change_with_time() -> None:
+    views = [ScoreView(torch.arange(9), torch.tensor([9, 9]), None, keep=5, seen=seen) for seen in (9, 9, 10)]
+    first, again, later = (load_policy("random").score(view) for view in views)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, later)

@@ -1,0 +1,65 @@
+"""What attention notes down, against counting by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paged_kv.observation import Observation
+
+
+@given(
+    chunks=st.lists(st.integers(1, 13), min_size=1, max_size=8),
+    window=st.sampled_from([8, 16, 24]),
+    seed=st.integers(0, 99),
+)
+def test_the_window_counts_exactly_its_last_queries(chunks: list[int], window: int, seed: int) -> None:
+    """However queries are grouped into steps, a row's count is that of the last `window` flags."""
+    random = np.random.default_rng(seed)
+    rows, total = 5, sum(chunks)
+    flags = random.integers(0, 2, size=(2, total, rows)).astype(np.float32)
+    observation = Observation("unimportant", window=window)
+    state = torch.zeros(2, rows, observation.state_bytes, dtype=torch.uint8)
+    first = 0
+    for count in chunks:
+        positions = torch.arange(first, first + count).expand(2, -1)
+        state = observation.record(state, torch.from_numpy(flags[:, first : first + count]), positions)
+        first += count
+    assert np.array_equal(observation.statistic(state).numpy(), flags[:, -window:].sum(axis=1))
+
+
+def test_sequences_at_different_positions_share_a_step() -> None:
+    observation = Observation("unimportant", window=8)
+    state = torch.zeros(2, 1, 1, dtype=torch.uint8)
+    state = observation.record(state, torch.ones(2, 1, 1), torch.tensor([[3], [9]]))
+    assert state.flatten().tolist() == [1 << 3, 1 << 1]
+
+
+def test_measures() -> None:
+    weights = torch.tensor([[0.5, 0.25, 0.125, 0.125]])
+    visible = torch.tensor([[4]])
+    assert Observation("probability").measured(weights, visible).tolist() == weights.tolist()
+    assert Observation("square").measured(weights, visible).tolist() == [[0.25, 0.0625, 0.015625, 0.015625]]
+    assert Observation("unimportant").measured(weights, visible).tolist() == [[0.0, 0.0, 1.0, 1.0]]
+
+
+@given(decay=st.floats(0.0, 1.0), seed=st.integers(0, 99))
+def test_decay_follows_its_recurrence(decay: float, seed: int) -> None:
+    values = torch.from_numpy(np.random.default_rng(seed).random((6, 3), dtype=np.float32))
+    observation = Observation("probability", decay=decay)
+    expected = torch.zeros(3)
+    for row in values:
+        expected = decay * expected + row
+    state = torch.zeros(3, observation.state_bytes, dtype=torch.uint8)
+    for part in (values[:2], values[2:]):
+        state = observation.record(state, part, torch.arange(part.shape[0]))
+    torch.testing.assert_close(observation.statistic(state), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("measure", "window"), [("probability", 8), ("unimportant", 12), ("unimportant", 0)])
+def test_impossible_windows_are_refused(measure: str, window: int) -> None:
+    with pytest.raises(ValueError, match="multiple of 8"):
+        Observation(measure, window=window)  # type: ignore[arg-type]
