@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from models.errors import ModelError
+
+_WINDOW_IF_UNSAID = 4096  # what Hugging Face takes where a config.json has no "sliding_window" at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class RopeConfig:
         kind = scaling.get("rope_type") or scaling.get("type") or "default"
         if kind not in ("default", "linear", "llama3"):
             raise ModelError(f"RoPE scaling of type {kind!r} is not supported (default, linear and llama3 are)")
-        if config.get("partial_rotary_factor", scaling.get("partial_rotary_factor", 1.0)) != 1.0:
+        if (config.get("partial_rotary_factor") or scaling.get("partial_rotary_factor") or 1.0) != 1.0:
             raise ModelError("partial rotary embeddings are not supported")
         return RopeConfig(
             theta=theta,
@@ -85,31 +87,47 @@ class ModelConfig:
     @staticmethod
     def read(config: Mapping[str, Any], *, rope: RopeConfig | None, norm_eps: float) -> ModelConfig:
         """The fields that all families share. Raises ModelError for one that is missing or impossible."""
-        try:
-            heads = int(config["num_attention_heads"])
-            kv_heads = int(config.get("num_key_value_heads") or heads)
-            read = ModelConfig(
-                vocab_size=int(config["vocab_size"]),
-                hidden_size=int(config["hidden_size"]),
-                num_layers=int(config["num_hidden_layers"]),
-                num_heads=heads,
-                num_kv_heads=kv_heads,
-                head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
-                max_position=int(config["max_position_embeddings"]),
-                norm_eps=norm_eps,
-                rope=rope,
-            )
-        except KeyError as error:
-            raise ModelError(f"config.json has no {error.args[0]!r}") from error
+        hidden_size = _count(config, "hidden_size")
+        heads = _count(config, "num_attention_heads")
+        kv_heads = _count(config, "num_key_value_heads", heads)
         if heads % kv_heads:
             raise ModelError(f"config.json: {heads} attention heads cannot share {kv_heads} KV heads evenly")
-        return read
-
-
-def refuse_sliding_window(config: Mapping[str, Any], *, active: bool = True) -> None:
-    """Raise ModelError if the model wants a sliding attention window, which this server does not compute."""
-    if active and config.get("sliding_window"):
-        raise ModelError(
-            f"the model attends in a sliding window of {config['sliding_window']} tokens, which is not supported; "
-            "use a variant without one"
+        return ModelConfig(
+            vocab_size=_count(config, "vocab_size"),
+            hidden_size=hidden_size,
+            num_layers=_count(config, "num_hidden_layers"),
+            num_heads=heads,
+            num_kv_heads=kv_heads,
+            head_dim=_count(config, "head_dim", hidden_size // heads),
+            max_position=_count(config, "max_position_embeddings"),
+            norm_eps=norm_eps,
+            rope=rope,
         )
+
+
+def refuse_sliding_window(config: Mapping[str, Any]) -> None:
+    """Raise ModelError if the model wants a sliding attention window, which this server does not compute."""
+    window = config.get("sliding_window", _WINDOW_IF_UNSAID)
+    if window is not None:
+        raise ModelError(
+            f"the model attends in a sliding window of {window} tokens, which is not supported; use a variant "
+            "without one"
+        )
+
+
+def refuse_activation(config: Mapping[str, Any], key: str, supported: Sequence[str]) -> None:
+    """Raise ModelError unless the activation that `config` names under `key` is one of `supported`, or not said."""
+    activation = config.get(key, supported[0])
+    if activation not in supported:
+        raise ModelError(f"the activation {activation!r} is not supported for this model type ({supported[0]} is)")
+
+
+def _count(config: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    value = config.get(key)
+    if value is None:
+        value = default
+    if value is None:
+        raise ModelError(f"config.json has no {key!r}")
+    if not isinstance(value, int) or value < 1:
+        raise ModelError(f"config.json: {key!r} must be a positive whole number, but it is {value!r}")
+    return value

@@ -15,11 +15,13 @@ from models.layers import WeightReader
 
 
 def load_model(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> CausalLM:
-    """The model in `checkpoint`, its weights converted to `dtype`. Raises ModelError if its family is not known."""
+    """The model in `checkpoint`, its weights converted to `dtype`. Raises ModelError if it is not supported."""
     known = sorted(module.name for module in iter_modules(families.__path__))
     family = checkpoint.config.get("model_type")
     if family not in known:
         raise ModelError(f"models of type {family!r} are not supported; these are: {', '.join(known)}")
+    if checkpoint.config.get("quantization_config"):
+        raise ModelError("quantised safetensors weights (quantization_config) are not supported; use the original ones")
     model: CausalLM = import_module(f"models.families.{family}").build(
         checkpoint.config, WeightReader(checkpoint, dtype)
     )

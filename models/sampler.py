@@ -12,6 +12,7 @@ from torch import Tensor
 from scheduler.plan import SampleOrder
 from scheduler.request import SamplingParams, TokenLogprob
 
+_GREEDY_BELOW = 1e-5  # colder than that, only logits that float32 can hardly tell apart would share the probability
 _SHORTLIST = 256  # most nucleus draws are decided among so few candidates; only the rest sort the vocabulary
 
 
@@ -52,11 +53,15 @@ def adjusted(row: Tensor, order: SampleOrder) -> Tensor:
 
 
 def draw(row: Tensor, order: SampleOrder) -> int:
-    """A token from adjusted logits [vocab]: the best at temperature 0, else by the order's own random number."""
+    """A token from adjusted logits [vocab]: the best at temperature 0, else by the order's own random number.
+
+    NaN counts as the lowest logit. Of equally good tokens the one with the lowest id is the best.
+    """
     params = order.params
-    if params.temperature == 0.0:
+    row = row.nan_to_num(nan=float("-inf"), posinf=torch.finfo(row.dtype).max, neginf=float("-inf"))
+    if params.temperature < _GREEDY_BELOW:
         return int(row.argmax())
-    tokens, weights = candidates(row / params.temperature, params)
+    tokens, weights = candidates((row - row.max()) / params.temperature, params)
     cumulative = weights.double().cumsum(0)
     point = uniform(params.seed, order.choice, order.step) * cumulative[-1]
     place = int(torch.searchsorted(cumulative, point, right=True).clamp(max=cumulative.numel() - 1))
@@ -93,14 +98,14 @@ def _ranked(row: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor, Tensor
 def uniform(seed: int, choice: int, step: int) -> float:
     """A number in [0, 1) that these three fix for ever: no state, so preemption and batching cannot change it."""
     digest = hashlib.blake2b(struct.pack("<qqq", seed, choice, step), digest_size=8).digest()
-    return int.from_bytes(digest, "little") / 2.0**64
+    return (int.from_bytes(digest, "little") >> 11) / 2.0**53
 
 
 def logprobs_of(logits: Tensor, tokens: Sequence[int], num_top: int) -> list[TokenLogprob]:
     """Log probability of `tokens` [N] under rows of `logits` [N, vocab], with the `num_top` best alternatives each."""
     total = logits.logsumexp(-1, keepdim=True)
     chosen = logits.gather(1, torch.tensor(tokens, device=logits.device).unsqueeze(1)) - total
-    top = logits.topk(num_top, dim=-1)
+    top = logits.topk(min(num_top, logits.shape[-1]), dim=-1)
     best = (top.values - total).tolist()
     return [
         TokenLogprob(token, logprob, tuple(zip(ids, values, strict=True)))

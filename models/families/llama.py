@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.causal_lm import CausalLM
-from models.config import ModelConfig, RopeConfig
+from models.config import ModelConfig, RopeConfig, refuse_activation
 from models.gated_decoder import GatedDecoder
 from models.layers import WeightReader
 
@@ -18,4 +18,5 @@ def build(config: Mapping[str, Any], weights: WeightReader) -> CausalLM:
 
 def read_config(config: Mapping[str, Any]) -> ModelConfig:
     """Dimensions of a decoder of the Llama kin. Raises ModelError."""
+    refuse_activation(config, "hidden_act", ("silu", "swish"))
     return ModelConfig.read(config, rope=RopeConfig.read(config), norm_eps=float(config.get("rms_norm_eps", 1e-6)))

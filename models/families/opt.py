@@ -11,8 +11,7 @@ from torch.nn import functional
 from tqdm import tqdm
 
 from models.causal_lm import Attend, CausalLM
-from models.config import ModelConfig
-from models.errors import ModelError
+from models.config import ModelConfig, refuse_activation
 from models.layers import Linear, WeightReader, split_heads
 
 _POSITION_OFFSET = 2  # the position table keeps its first two entries for padding
@@ -60,15 +59,25 @@ class OptLayer:
 
 
 class OptDecoder(CausalLM):
-    """`norm_first`: norms stand before attention and feed-forward (all but OPT-350m), otherwise behind the residual."""
+    """`norm_first`: norms stand before attention and feed-forward (all but OPT-350m), otherwise behind the residual.
+
+    `head` None: the embedding, as in all models that were published.
+    """
 
     def __init__(
-        self, config: ModelConfig, weights: WeightReader, layers: Sequence[OptLayer], *, norm_first: bool
+        self,
+        config: ModelConfig,
+        weights: WeightReader,
+        layers: Sequence[OptLayer],
+        head: Linear | None,
+        *,
+        norm_first: bool,
     ) -> None:
         self.config = config
         self._layers = layers
         self._norm_first = norm_first
         self._embedding = weights.tensor("embed_tokens.weight")
+        self._head = head or Linear(self._embedding)
         self._positions = weights.tensor("embed_positions.weight")
         self._project_in = weights.linear("project_in") if weights.has("project_in.weight") else None
         self._project_out = weights.linear("project_out") if weights.has("project_out.weight") else None
@@ -88,8 +97,8 @@ class OptDecoder(CausalLM):
         return self._project_out(x) if self._project_out is not None else x
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """See `CausalLM.logits`. OPT's head is its embedding."""
-        return functional.linear(hidden, self._embedding).float()
+        """See `CausalLM.logits`."""
+        return self._head(hidden).float()
 
     def _layer(self, number: int, layer: OptLayer, x: Tensor, attend: Attend) -> Tensor:
         heads = (self.config.num_heads,) * 3
@@ -105,12 +114,12 @@ class OptDecoder(CausalLM):
 
 def build(config: Mapping[str, Any], weights: WeightReader) -> CausalLM:
     """The model that `config` (a config.json) describes. Raises ModelError."""
-    if config.get("activation_function", "relu") != "relu":
-        raise ModelError(f"OPT with activation {config['activation_function']!r} is not supported (relu is)")
+    refuse_activation(config, "activation_function", ("relu",))
     read = ModelConfig.read(config, rope=None, norm_eps=1e-5)
     decoder = weights.under("model.decoder." if weights.has("model.decoder.embed_tokens.weight") else "decoder.")
     layers = [
         OptLayer.read(decoder.under(f"layers.{i}."))
         for i in tqdm(range(read.num_layers), desc="Loading layers", disable=None, leave=False)
     ]
-    return OptDecoder(read, decoder, layers, norm_first=bool(config.get("do_layer_norm_before", True)))
+    head = weights.linear("lm_head") if weights.has("lm_head.weight") else None
+    return OptDecoder(read, decoder, layers, head, norm_first=bool(config.get("do_layer_norm_before", True)))

@@ -13,5 +13,6 @@ from models.layers import WeightReader
 
 def build(config: Mapping[str, Any], weights: WeightReader) -> CausalLM:
     """The model that `config` (a config.json) describes. Raises ModelError."""
-    refuse_sliding_window(config, active=bool(config.get("use_sliding_window", False)))
+    if config.get("use_sliding_window"):
+        refuse_sliding_window(config)
     return llama.build(config, weights)
