@@ -16,9 +16,10 @@ class OneLineFormatter(logging.Formatter):
         """See `logging.Formatter`."""
         return _escaped(super().formatMessage(record))
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802
+    def format(self, record: logging.LogRecord) -> str:
         """See `logging.Formatter`."""
-        return "\n".join(f"    {_escaped(line)}" for line in super().formatException(ei).split("\n"))
+        message, *traceback = super().format(record).split("\n")
+        return "\n".join([message, *(f"    {_escaped(line)}" for line in traceback)])
 
 
 def log_config(level: str) -> dict[str, Any]:

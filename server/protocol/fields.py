@@ -26,7 +26,7 @@ class RequestModel(BaseModel):
 
 
 def _refuse(value: Any) -> Any:
-    if value not in (False, "", [], {}):
+    if value not in (None, False, "", [], {}):
         raise ValueError("this server does not support this field; remove it")
     return value
 

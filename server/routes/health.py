@@ -10,8 +10,10 @@ from server.services import CurrentServices
 router = APIRouter()
 
 
-@router.api_route("/health", methods=["GET", "HEAD"], response_class=Response)
-@router.api_route("/ping", methods=["GET", "HEAD"], response_class=Response)
+@router.get("/health", response_class=Response)
+@router.head("/health", include_in_schema=False)
+@router.get("/ping", response_class=Response)
+@router.head("/ping", include_in_schema=False)
 async def health(services: CurrentServices) -> Response:
     """200 and nothing else while requests make progress, else 503 and why."""
     reason = services.lifecycle.unhealthy_reason()
