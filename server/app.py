@@ -18,6 +18,7 @@ from server.middleware.auth import Authentication
 from server.middleware.body_limit import BodyLimit
 from server.middleware.request_context import RequestContext
 from server.ports import Engine, Tokenizer
+from server.protocol.responses import ErrorAnswer
 from server.services import Services
 from server.serving.prompts import PromptReader
 from server.settings import ServerSettings
@@ -43,6 +44,7 @@ def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, m
         lifespan=lifespan,
         middleware=middleware,
         exception_handlers=dict(HANDLERS),
+        responses={"default": {"model": ErrorAnswer, "description": "What went wrong"}},
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from models.errors import ChatTemplateError
 from scheduler.errors import EngineDead, EngineDraining, QueueFull, RequestRejected
+from server.protocol.responses import ErrorAnswer
 
 INVALID_REQUEST = "invalid_request_error"
 _MAX_MESSAGES = 3  # of the mistakes in one body; clients mend one at a time
@@ -42,7 +43,7 @@ class ApiError(Exception):
         self.headers = headers
 
     @property
-    def body(self) -> dict[str, dict[str, str | None]]:
+    def body(self) -> ErrorAnswer:
         """OpenAI's error object."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 

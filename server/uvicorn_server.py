@@ -12,9 +12,11 @@ from typing import Any
 import h11
 import uvicorn
 from fastapi import FastAPI
+from pydantic_core import to_json
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import HANDLED_SIGNALS
 
+from server.errors import ApiError
 from server.lifecycle import Lifecycle
 from server.services import Services
 
@@ -68,7 +70,7 @@ class GracefulServer(uvicorn.Server):
         self.should_exit = True
 
 
-class HeadTimeoutProtocol(H11Protocol):
+class HTTPProtocol(H11Protocol):
     """Closes connections whose client takes too long to send the head of a request. h11 itself limits its size."""
 
     head_seconds = 10.0
@@ -88,6 +90,14 @@ class HeadTimeoutProtocol(H11Protocol):
         """See `asyncio.Protocol`."""
         self._unwatch()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Uvicorn's hook for requests that are no HTTP: the answer has the shape of all others."""
+        body = to_json(ApiError(msg, code="invalid_http").body)
+        headers = [("content-type", "application/json"), ("connection", "close")]
+        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def _watch(self) -> None:
         if self.conn.their_state is not h11.IDLE:
@@ -110,7 +120,7 @@ def make_server(
         app,
         host=host,
         port=port,
-        http=HeadTimeoutProtocol,
+        http=HTTPProtocol,
         ws="none",
         log_level=log_level,
         log_config=log_config,

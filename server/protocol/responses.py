@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypedDict
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict  # pydantic, which describes these to clients, needs it below Python 3.12
 
 FinishReason = Literal["stop", "length"]
+
+
+class ErrorObject(TypedDict):
+    """What went wrong, and where in the body."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(TypedDict):
+    """The body of every answer that is no success."""
+
+    error: ErrorObject
 
 
 class KVCacheUsage(TypedDict):

@@ -10,17 +10,18 @@ from fastapi import APIRouter, Request, Response
 
 from server.json_route import JSONRoute
 from server.protocol.completions import CompletionRequest
+from server.protocol.responses import Completion
 from server.services import CurrentServices
 from server.serving.dialects import CompletionDialect
 from server.serving.jobs import completion_job
 from server.serving.logprobs import LogprobWriter
 from server.serving.models import served_name
-from server.serving.respond import respond
+from server.serving.respond import answers, respond
 
 router = APIRouter(route_class=JSONRoute)
 
 
-@router.post("/v1/completions", response_model=None)
+@router.post("/v1/completions", response_model=None, responses=answers(Completion))
 async def create_completion(body: CompletionRequest, request: Request, services: CurrentServices) -> Response:
     """Continue one or more prompts."""
     logprobs = LogprobWriter(services.tokenizer, skip_special=body.skip_special_tokens)

@@ -61,12 +61,12 @@ class Generation:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            first_index = 0
-            for part in self._job.parts:
-                stream = await stack.enter_async_context(self._engine.submit(part.request))
-                self._runs.append(_Run(self._job, part, stream, first_index, self._metrics))
-                first_index += part.request.n
+            streams = [await stack.enter_async_context(self._engine.submit(part.request)) for part in self._job.parts]
             self._streams = stack.pop_all()
+        first_index = 0
+        for part, stream in zip(self._job.parts, streams, strict=True):
+            self._runs.append(_Run(self._job, part, stream, first_index, self._metrics))
+            first_index += part.request.n
         return self
 
     async def __aexit__(

@@ -36,7 +36,10 @@ def sampling_params(
     room = limits.max_model_len - num_prompt_tokens
     most = room if max_tokens is None else min(max_tokens, room)
     if body.min_tokens > most:
-        raise ApiError(f"min_tokens: {body.min_tokens} is more than the {most} that may come", param="min_tokens")
+        raise ApiError(
+            f"min_tokens: {body.min_tokens} is more than the {most} tokens that may come; lower it or raise max_tokens",
+            param="min_tokens",
+        )
     _check_ids("stop_token_ids", body.stop_token_ids, limits.vocab_size)
     _check_ids("logit_bias", body.logit_bias, limits.vocab_size)
     return SamplingParams(

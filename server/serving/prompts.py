@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from server.choice_text import Echo, Piece, TokenBytes
 from server.detokenizer import Detokenizer
@@ -13,10 +11,7 @@ from server.errors import ApiError
 from server.ports import Tokenizer
 from server.protocol.chat import ChatMessage, TemplateFields
 from server.protocol.completions import Prompt
-
-T = TypeVar("T")
-
-_INLINE_CHARACTERS = 2_000  # a thread costs more than tokenizing so little
+from server.serving.off_loop import off_loop
 
 
 class PromptReader:
@@ -33,7 +28,7 @@ class PromptReader:
         for prompt in prompts:
             self._refuse_doomed(prompt)
         size = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
-        tokens = await _off_loop(size, lambda: [self._ids(prompt, add_special_tokens) for prompt in prompts])
+        tokens = await off_loop(size, lambda: [self._ids(prompt, add_special_tokens) for prompt in prompts])
         for ids in tokens:
             self._check_length(len(ids), "prompt")
         return tokens
@@ -44,13 +39,14 @@ class PromptReader:
         size = sum(map(len, texts))
         if size > self._max_characters:
             raise self._too_long("messages")
-        ids = await _off_loop(size, lambda: render(self._tokenizer, messages, fields))
+        work = size + 100 * len(messages)  # each costs what some text does
+        ids = await off_loop(work, lambda: render(self._tokenizer, messages, fields))
         self._check_length(len(ids), "messages")
         return tuple(ids)
 
     async def echo(self, prompt: Prompt, ids: Sequence[int]) -> Echo:
         """`prompt` as text."""
-        return await _off_loop(len(ids), lambda: echo_of(self._tokenizer, prompt, ids))
+        return await off_loop(len(ids), lambda: echo_of(self._tokenizer, prompt, ids))
 
     def _ids(self, prompt: Prompt, add_special_tokens: bool) -> tuple[int, ...]:
         if isinstance(prompt, str):
@@ -116,7 +112,3 @@ def _without_start(pieces: Sequence[Piece], num_characters: int) -> list[Piece]:
         num_characters -= len(hidden)
         kept.append(replace(piece, text=piece.text[len(hidden) :], data=piece.data[len(hidden.encode()) :]))
     return kept
-
-
-async def _off_loop(num_characters: int, work: Callable[[], T]) -> T:
-    return work() if num_characters <= _INLINE_CHARACTERS else await asyncio.to_thread(work)

@@ -6,6 +6,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from fastapi import Request
@@ -21,10 +22,16 @@ from server.serving.choice import Delta
 from server.serving.dialects import Dialect
 from server.serving.disconnect import unless_disconnected
 from server.serving.generation import Generation, Job
+from server.serving.off_loop import off_loop
 
 logger = logging.getLogger(__name__)
 
 _DONE = b"data: [DONE]\n\n"
+
+
+def answers(whole: Any) -> dict[int | str, dict[str, Any]]:
+    """What `respond` answers with, for the API's description; `whole` is the type of an answer that is no stream."""
+    return {200: {"model": whole, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 
 
 async def respond(
@@ -51,7 +58,9 @@ async def _whole(generation: Generation, dialect: Dialect) -> Response:
         async for delta in stream:
             deltas[delta.index].append(delta)
     choices = [Delta.joined(deltas[index]) for index in sorted(deltas)]
-    return Response(to_json(dialect.answer(choices, generation.usage)), media_type="application/json")
+    num_pieces = sum(len(choice.pieces) for choice in choices)
+    body = await off_loop(num_pieces, lambda: to_json(dialect.answer(choices, generation.usage)))
+    return Response(body, media_type="application/json")
 
 
 class EventStream(Response):
@@ -89,7 +98,7 @@ class EventStream(Response):
         try:
             async with aclosing(self._generation.deltas()) as deltas:
                 async for delta in deltas:
-                    yield b"".join(_event(chunk) for chunk in self._dialect.chunks(delta))
+                    yield await off_loop(len(delta.pieces), partial(self._told, delta))
             if self._include_usage:
                 yield _event(self._dialect.usage_chunk(self._generation.usage))
         except Exception as error:
@@ -99,6 +108,9 @@ class EventStream(Response):
                 answer = internal_error(request_id)
             yield _event(answer.body)
         yield _DONE
+
+    def _told(self, delta: Delta) -> bytes:
+        return b"".join(_event(chunk) for chunk in self._dialect.chunks(delta))
 
 
 def _event(data: Mapping[str, Any]) -> bytes:

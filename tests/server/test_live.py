@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from server.uvicorn_server import HeadTimeoutProtocol
+from server.uvicorn_server import HTTPProtocol
 from tests.server.stack import CHAT_HI, CHAT_HI_TEXT, Live, Model, Stack, eventually, sse, texts
 
 StackFactory = Callable[..., Stack]
@@ -144,7 +144,7 @@ def test_reading_a_large_prompt_stops_nobody(endless: Stack, live: Serve) -> Non
 
 
 def test_a_reader_that_does_not_read_gets_its_tokens_together(stack: StackFactory, model: Model, live: Serve) -> None:
-    length, n = 1500, 8
+    length, n = 900, 8
     server = live(stack(model.says("x" * length), engine={"max_model_len": length + 1, "num_pages": 10_001}))
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -201,6 +201,12 @@ def test_giant_headers_are_refused(stack: StackFactory, live: Serve) -> None:
     assert httpx.get(f"{server.url}/health").status_code == 200
 
 
+def test_what_is_no_http_is_told_so_in_the_same_shape(stack: StackFactory, live: Serve) -> None:
+    head, body = talk(live(stack()), b"NONSENSE\r\n\r\n").split(b"\r\n\r\n", 1)
+    assert head.startswith(b"HTTP/1.1 400")
+    assert json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["error"]["code"] == "invalid_http"
+
+
 def test_a_body_that_is_too_large_is_not_read(stack: StackFactory, live: Serve) -> None:
     server = live(stack(api_keys=("k",), max_body_bytes=1000))
     head = (
@@ -213,7 +219,7 @@ def test_a_body_that_is_too_large_is_not_read(stack: StackFactory, live: Serve) 
 def test_a_head_that_does_not_end_is_given_up(
     stack: StackFactory, live: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HeadTimeoutProtocol, "head_seconds", 0.2)
+    monkeypatch.setattr(HTTPProtocol, "head_seconds", 0.2)
     server = live(stack())
     assert talk(server, b"") == b""
     assert talk(server, b"GET /health HTTP/1.1\r\nX: y") == b""
@@ -227,7 +233,7 @@ def test_a_head_that_does_not_end_is_given_up(
 def test_a_connection_is_kept_for_the_next_request(
     stack: StackFactory, live: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HeadTimeoutProtocol, "head_seconds", 0.2)
+    monkeypatch.setattr(HTTPProtocol, "head_seconds", 0.2)
     server = live(stack())
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=2)
     for pause in (0.5, 0):

@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import httpx
 import pytest
+from pydantic import TypeAdapter
 
 from models.tokenizer import Tokenizer
+from server.protocol.responses import ChatChunk, ChatCompletion, Completion
 from tests.server.stack import Json, Model, Stack, succeeded
 
 StackFactory = Callable[..., Stack]
@@ -113,8 +115,26 @@ def test_no_ids_are_no_text(stack: StackFactory) -> None:
     assert succeeded(stack().post("/detokenize", tokens=[])) == {"prompt": ""}
 
 
-def test_the_schema_names_every_parameter(stack: StackFactory) -> None:
+def test_the_schema_names_every_parameter_and_answer(stack: StackFactory) -> None:
     schema = succeeded(get(stack(), "/openapi.json"))
-    body = schema["paths"]["/v1/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    operation = schema["paths"]["/v1/completions"]["post"]
+    body = operation["requestBody"]["content"]["application/json"]["schema"]
     properties = schema["components"]["schemas"][body["$ref"].rsplit("/", 1)[1]]["properties"]
     assert {"prompt", "stop", "kv_budget", "kv_policy", "logit_bias", "stream_options"} <= set(properties)
+    assert set(operation["responses"]) == {"200", "default"}
+    assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/event-stream"}
+
+
+@pytest.mark.parametrize("extra", [{}, {"logprobs": 1, "echo": True}])
+def test_completions_are_what_the_schema_says(stack: StackFactory, extra: Json) -> None:
+    kind = TypeAdapter(Completion)
+    kind.validate_python(stack().completion(**extra), strict=True, extra="forbid")
+    for event in stack().completion_events(stream_options={"include_usage": True}, **extra):
+        kind.validate_python(event, strict=True, extra="forbid")
+
+
+@pytest.mark.parametrize("extra", [{}, {"logprobs": True, "top_logprobs": 2}])
+def test_chats_are_what_the_schema_says(stack: StackFactory, extra: Json) -> None:
+    TypeAdapter(ChatCompletion).validate_python(stack().chat(**extra), strict=True, extra="forbid")
+    for event in stack().chat_events(stream_options={"include_usage": True}, **extra):
+        TypeAdapter(ChatChunk).validate_python(event, strict=True, extra="forbid")
