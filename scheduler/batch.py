@@ -36,27 +36,31 @@ class StepBuilder:
         """Whether `sequence` is computed in this step."""
         return sequence.slot in self._work
 
-    def add(self, sequence: Sequence, count: int) -> bool:
-        """Compute up to `count` more tokens of `sequence`, as far as limits and free pages go; False if none fits."""
-        count = min(count, self.tokens_left)
+    def wanted(self, sequence: Sequence) -> int:
+        """Tokens of `sequence` that this step could compute if pages were no matter."""
+        count = min(sequence.gap, self.tokens_left)
         budget = sequence.budget
         if budget is not None and budget.rules.streaming:
             mark = budget.high(sequence.num_computed + count)
             count = min(count, max(1, mark + 1 - int(sequence.table.kept.max())))
+        return count
+
+    def add(self, sequence: Sequence, count: int) -> int:
+        """Compute up to `count` more tokens of `sequence`, as many as free pages allow; returns how many."""
         count = self._memory.rows_that_fit(sequence, count)
         if count < 1:
-            return False
+            return 0
         work = self._work_of(sequence, count)
         self.tokens_left -= count
         self._work[work.slot] = work
         self.sequences[work.slot] = sequence
         if self._memory.exceeds_budget(sequence, self._seen(sequence)):
             self._evictions[work.slot] = "budget"
-        return True
+        return count
 
-    def reclaim(self, starved: Sequence, running: Iterable[Sequence]) -> bool:
-        """Have other sequences compressed after this step until `starved` can take a row; False if none can give."""
-        self._pages_wanted += starved.table.pages_missing(1)
+    def reclaim(self, starved: Sequence, rows: int, running: Iterable[Sequence]) -> bool:
+        """Have sequences compressed after this step until `starved` can take `rows` more; False if none can give."""
+        self._pages_wanted += starved.table.pages_missing(rows)
         if self._pages_promised < self._pages_wanted:
             gains = [(self._gain(sequence), sequence) for sequence in running]
             for gain, sequence in sorted(gains, key=lambda pair: -pair[0]):

@@ -150,7 +150,7 @@ class Scheduler:
         """One token for each sequence that has read its prompt, oldest first; memory's ladder where pages run short."""
         for sequence in [sequence for sequence in self._running if sequence.is_decoding]:
             while sequence.slot is not None and not builder.add(sequence, 1):
-                if builder.reclaim(sequence, self._running):
+                if builder.reclaim(sequence, 1, self._running):
                     break
                 self._preempt(next(other for other in reversed(self._running) if not builder.has_work_for(other)))
 
@@ -173,10 +173,11 @@ class Scheduler:
             if not self._ledger.has_slot or not admission.may_enter(sequence):
                 return False
             self._enter(sequence)
-        if builder.add(sequence, sequence.gap):
-            return True
-        builder.reclaim(sequence, self._running)
-        return False
+        wanted = builder.wanted(sequence)
+        added = builder.add(sequence, wanted)
+        if added < wanted:
+            builder.reclaim(sequence, wanted - added, self._running)
+        return added > 0
 
     def _enter(self, sequence: Sequence) -> None:
         self._waiting.remove(sequence)
