@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
@@ -66,8 +66,8 @@ class Choice:
         """Begin the text with the prompt."""
         self._text.put_in_front(echo)
 
-    def absorb(self, event: TokenEvent) -> Iterator[Delta]:
-        """The delta that `event` allows to show, if any. The choice must not have ended."""
+    def absorb(self, event: TokenEvent) -> Delta | None:
+        """What `event` allows to show, if anything. The choice must not have ended."""
         self._measure(len(event.tokens))
         stops = event.finish is not None and event.finish.reason == "stop"
         for number, (token, logprob) in enumerate(zip_longest(event.tokens, event.logprobs), start=1):
@@ -78,10 +78,12 @@ class Choice:
             self._text.end()
             self._end = self._why(event.finish)
         text, pieces = self._text.take()
-        if text or pieces or self._end is not None:
-            yield Delta(self._index, text, pieces, self._offset, self._is_first, self._end)
-            self._offset += sum(len(piece.text) for piece in pieces)
-            self._is_first = False
+        if not (text or pieces or self._end is not None):
+            return None
+        delta = Delta(self._index, text, pieces, self._offset, self._is_first, self._end)
+        self._offset += sum(len(piece.text) for piece in pieces)
+        self._is_first = False
+        return delta
 
     def close(self, finish: Finish | None) -> None:
         """Book the end. `finish` None: given up before the engine could end it. Only the first call counts."""

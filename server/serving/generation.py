@@ -113,14 +113,14 @@ class _Run:
             self._raise_on_failure(event.index, event.finish)
         for known in self._ready(event):
             choice = self._choices[known.index]
-            if not choice.has_ended:
-                for delta in choice.absorb(known):
-                    yield delta
-                    if delta.end is not None and known.finish is None:
-                        self.stream.stop(known.index)
+            delta = None if choice.has_ended else choice.absorb(known)
             if known.finish is not None:
                 self.kv_usage.append(known.finish.usage)
                 choice.close(known.finish)
+            elif delta is not None and delta.end is not None:
+                self.stream.stop(known.index)
+            if delta is not None:
+                yield delta
 
     def close(self) -> None:
         """No more events will be read."""

@@ -66,7 +66,7 @@ def test_a_stop_string_may_begin_and_end_within_tokens(stack: StackFactory, mode
     assert shown["choices"][0]["text"] == "xabcdab"
 
 
-@pytest.mark.parametrize("length", range(1, len("END_OF_ANSWER")))
+@pytest.mark.parametrize("length", [1, 6, 12])
 @pytest.mark.parametrize("by_limit", [True, False])
 def test_text_held_back_is_not_lost(stack: StackFactory, model: Model, length: int, by_limit: bool) -> None:
     text = "so " + "END_OF_ANSWER"[:length]
@@ -140,8 +140,7 @@ def usage_events(events: list[Json]) -> list[Json]:
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"include_usage": True, "unknown": 1}])
-@pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize("end", [{"max_tokens": 1}, {"max_tokens": 3}, {"stop": "b"}, {"max_tokens": 100}])
+@pytest.mark.parametrize(("n", "end"), [(1, {"max_tokens": 1}), (3, {"stop": "b"}), (3, {"max_tokens": 100})])
 def test_usage_comes_once_after_the_end_for_those_who_asked(
     stack: StackFactory, model: Model, options: Json | None, n: int, end: Json
 ) -> None:

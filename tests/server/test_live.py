@@ -70,12 +70,10 @@ REQUESTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("how", ["fin", "rst", "half-close"])
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize(("path", "body"), REQUESTS, ids=["one", "prompts", "chat"])
-def test_work_ends_when_the_client_leaves(
-    endless: Stack, live: Serve, path: str, body: dict[str, Any], stream: bool, how: str
-) -> None:
+@pytest.mark.parametrize(("number", "how"), [(0, "fin"), (0, "rst"), (0, "half-close"), (1, "fin"), (2, "fin")])
+def test_work_ends_when_the_client_leaves(endless: Stack, live: Serve, number: int, stream: bool, how: str) -> None:
+    path, body = REQUESTS[number]
     server = live(endless)
     content = json.dumps(body | {"max_tokens": LONG, "stream": stream}).encode()
     head = (
