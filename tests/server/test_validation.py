@@ -9,7 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from server.protocol.chat import ChatRequest
+from server.protocol.completions import CompletionRequest
+from server.protocol.sampling import GenerationFields
 from tests.server.stack import CHAT_HI, Json, Stack
 
 StackFactory = Callable[..., Stack]
@@ -35,7 +40,9 @@ def statuses(stack: Stack, path: str, bodies: Sequence[str | bytes]) -> list[tup
         answers = []
         for body in bodies:
             response = await client.post(path, content=body, headers={"content-type": "application/json"})
-            assert response.headers["content-type"] == "application/json"
+            if response.headers["content-type"] != "application/json":
+                answers.append((response.status_code, None))
+                continue
             error = response.json().get("error", {})
             assert response.status_code == 200 or set(error) == {"message", "type", "param", "code"}
             answers.append((response.status_code, error.get("param")))
@@ -323,3 +330,24 @@ def test_a_mistake_in_a_stream_is_a_plain_answer(stack: StackFactory, path: str,
     assert response.status_code == 400
     assert response.headers["content-type"] == "application/json"
     assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["hi", "user"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.just("role"), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.parametrize(("path", "kind"), [(COMPLETIONS, CompletionRequest), (CHAT, ChatRequest)])
+@given(data=st.data())
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_body_makes_the_server_fail(
+    stack: StackFactory, path: str, kind: type[GenerationFields], data: st.DataObject
+) -> None:
+    fields = st.dictionaries(st.sampled_from(sorted(kind.model_fields)), JSON_VALUES, max_size=3)
+    bodies = [json.dumps(LEAST[path] | body) for body in data.draw(st.lists(fields, min_size=10, max_size=10))]
+    for body, (status, _) in zip(bodies, statuses(stack(), path, bodies), strict=True):
+        assert status in (200, 400), body
