@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -108,15 +109,15 @@ class AsyncEngine:
 
     async def drained(self, seconds: float) -> bool:
         """Wait until nothing is left, at most `seconds`; then end the rest with error events and return False."""
-        try:
-            await asyncio.wait_for(self._idle.wait(), seconds)
-        except TimeoutError:
-            for _, sequences in list(self._streams.values()):
-                for sequence in sequences:
-                    self._scheduler.end(sequence, "error", "the server shut down before the request was complete")
-            self._deliver()
-            return False
-        return True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+                return True
+        for _, sequences in list(self._streams.values()):
+            for sequence in sequences:
+                self._scheduler.end(sequence, "error", "the server shut down before the request was complete")
+        self._deliver()
+        return False
 
     def stats(self) -> EngineStats:
         """Gauges and totals now."""

@@ -18,7 +18,7 @@ from scheduler.memory import KVMemory
 from scheduler.plan import StepPlan, StepResult, WorkResult
 from scheduler.queue import WaitingQueue
 from scheduler.request import FinishReason, GenerationRequest, TokenEvent
-from scheduler.sequence import Sequence
+from scheduler.sequence import Ending, Sequence
 from scheduler.stats import EngineStats
 from scheduler.stopping import ending_of
 
@@ -72,9 +72,9 @@ class Scheduler:
         """End `sequence` now, or, if it is part of the step under way, as soon as that is over. Safe to repeat."""
         if sequence.ending is not None:
             return
-        sequence.ending = reason
+        sequence.ending = Ending(reason, error=error)
         if sequence.slot is None or sequence.slot not in self._in_flight:
-            self._retire(sequence, TokenEvent(sequence.index), error=error)
+            self._retire(sequence, TokenEvent(sequence.index))
 
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to do. The step before it must have been applied or failed."""
@@ -110,16 +110,16 @@ class Scheduler:
         """The step under way raised: end the sequences in it with `error`; their pages come back. Returns their ids."""
         _, sequences = self._close_step()
         for sequence in sequences.values():
-            sequence.ending = "error"
-            self._retire(sequence, TokenEvent(sequence.index), error=error)
+            sequence.ending = Ending("error", error=error)
+            self._retire(sequence, TokenEvent(sequence.index))
         return {sequence.request.request_id for sequence in sequences.values()}
 
     def end_all(self, error: str) -> None:
         """End every sequence with `error`, whatever state a failure left; a step under way is forgotten."""
         self._plan, self._in_flight = None, {}
         for sequence in [*self._running, *self._waiting]:
-            sequence.ending = "error"
-            self._retire(sequence, TokenEvent(sequence.index), error=error)
+            sequence.ending = Ending("error", error=error)
+            self._retire(sequence, TokenEvent(sequence.index))
 
     def take_events(self) -> list[tuple[Sequence, TokenEvent]]:
         """What happened since the last call, in order."""
@@ -214,19 +214,15 @@ class Scheduler:
         sequence.tokens.extend(event.tokens)
         if is_first:
             sequence.first_token = self._clock()
-        ending = ending_of(sequence, self.config.eos_token_ids)
-        if ending is None:
+        sequence.ending = ending_of(sequence, self.config.eos_token_ids)
+        if sequence.ending is None:
             self._outbox.append((sequence, event))
         else:
-            sequence.ending = ending[0]
-            self._retire(sequence, event, stop_token=ending[1])
+            self._retire(sequence, event)
 
-    def _retire(
-        self, sequence: Sequence, event: TokenEvent, *, stop_token: int | None = None, error: str | None = None
-    ) -> None:
-        """Take `sequence` out of the books and send `event` as its last one."""
-        assert sequence.ending is not None
-        finish = sequence.finish(sequence.ending, self._clock(), stop_token, error)
+    def _retire(self, sequence: Sequence, event: TokenEvent) -> None:
+        """Take `sequence`, which has an ending, out of the books and send `event` as its last one."""
+        finish = sequence.finish(self._clock())
         if sequence.slot is None:
             self._waiting.remove(sequence)
         else:

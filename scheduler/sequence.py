@@ -9,6 +9,15 @@ from scheduler.budget import SequenceBudget
 from scheduler.request import Finish, FinishReason, GenerationRequest, KVUsage, Timings, TokenLogprob
 
 
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why a sequence is over; see `scheduler.request.Finish`."""
+
+    reason: FinishReason
+    stop_token: int | None = None
+    error: str | None = None
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """Owned by the scheduler. Two numbers drive it: `num_computed` tokens are in the cache, `len(tokens)` should be.
@@ -33,7 +42,8 @@ class Sequence:
     times_skipped: int = 0
     first_scheduled: float | None = None
     first_token: float | None = None
-    ending: FinishReason | None = None
+    ending: Ending | None = None
+    error: str | None = None
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
     @property
@@ -62,11 +72,10 @@ class Sequence:
         wanted = self.request.params.prompt_logprobs is not None and self.index == 0
         return wanted and len(self.prompt_logprobs) < self.num_prompt
 
-    def finish(
-        self, reason: FinishReason, now: float, stop_token: int | None = None, error: str | None = None
-    ) -> Finish:
-        """The terminal value of this choice, with its rows as they stand now."""
+    def finish(self, now: float) -> Finish:
+        """The terminal value of this choice, with its rows as they stand now. It must have an ending."""
+        assert self.ending is not None
         lanes = self.table.num_lanes
         usage = KVUsage(self.table.total_rows / lanes, self.rows_evicted / lanes, self.num_preemptions)
         timings = Timings(self.arrived, self.first_scheduled, self.first_token, now)
-        return Finish(reason, usage, timings, stop_token, error)
+        return Finish(self.ending.reason, usage, timings, self.ending.stop_token, self.ending.error)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scheduler.request import FinishReason, SamplingParams
-from scheduler.sequence import Sequence
+from scheduler.request import SamplingParams
+from scheduler.sequence import Ending, Sequence
 
 
 def end_tokens(params: SamplingParams, eos_token_ids: tuple[int, ...]) -> tuple[int, ...]:
@@ -11,12 +11,12 @@ def end_tokens(params: SamplingParams, eos_token_ids: tuple[int, ...]) -> tuple[
     return params.stop_token_ids if params.ignore_eos else params.stop_token_ids + eos_token_ids
 
 
-def ending_of(sequence: Sequence, eos_token_ids: tuple[int, ...]) -> tuple[FinishReason, int | None] | None:
-    """Reason, and the stop token that caused it, if the newest token of `sequence` is its last; else None."""
+def ending_of(sequence: Sequence, eos_token_ids: tuple[int, ...]) -> Ending | None:
+    """Why the newest token of `sequence` is its last; None if it is not."""
     params = sequence.request.params
     newest = sequence.tokens[-1]
     if sequence.num_generated >= max(1, params.min_tokens) and newest in end_tokens(params, eos_token_ids):
-        return "stop", newest if newest in params.stop_token_ids else None
+        return Ending("stop", newest if newest in params.stop_token_ids else None)
     if len(sequence.tokens) >= sequence.max_len:
-        return "length", None
+        return Ending("length")
     return None
