@@ -80,6 +80,7 @@ def _settings(options: Namespace) -> ServerSettings:
         response_role=options.response_role,
         shutdown_timeout=options.shutdown_timeout,
         keep_alive=options.timeout_keep_alive,
+        seed=options.seed,
     )
 
 

@@ -6,6 +6,8 @@ import importlib
 import pkgutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from random import Random
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
@@ -56,6 +58,7 @@ def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, m
         metrics=metrics,
         lifecycle=Lifecycle(engine),
         prompts=PromptReader(tokenizer, engine.max_model_len),
+        draw_seed=partial(Random(settings.seed).getrandbits, 63),
     )
     for module in pkgutil.iter_modules(routes.__path__, f"{routes.__name__}."):
         app.include_router(importlib.import_module(module.name).router)

@@ -42,6 +42,7 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
     add("--api-key", nargs="+", default=[], metavar="KEY", help="keys, one of which clients must send")
     add("--chat-template", type=Path, metavar="FILE", help="Jinja template in place of the model's own")
     add("--response-role", default="assistant", help="role of answers (%(default)s)")
+    add("--seed", type=_number(0), metavar="N", help="repeat the seeds of requests without one from start to start")
     add("--shutdown-timeout", type=float, default=30.0, metavar="SECONDS", help="for running requests (%(default)s)")
     add(
         "--timeout-keep-alive",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, cast
 
@@ -16,7 +17,7 @@ from server.settings import ServerSettings
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The collaborators of every route."""
+    """The collaborators of every route. `draw_seed` gives a seed to a request that brings none."""
 
     engine: Engine
     tokenizer: Tokenizer
@@ -24,6 +25,7 @@ class Services:
     metrics: Metrics
     lifecycle: Lifecycle
     prompts: PromptReader
+    draw_seed: Callable[[], int]
 
 
 def _services_of(request: Request) -> Services:

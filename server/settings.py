@@ -14,6 +14,7 @@ class ServerSettings:
     `model_names`: the names clients may ask for; the first is reported. `created`: Unix time shown for the models.
     `max_choices`: prompts times `n` of one request. `shutdown_timeout`: seconds that running requests get after the
     first signal. `keep_alive`: seconds an idle connection stays open, longer than proxies and SDKs keep theirs.
+    `seed`: makes the seeds of requests that bring none repeat from start to start; None draws them at random.
     """
 
     model_names: tuple[str, ...]
@@ -26,6 +27,7 @@ class ServerSettings:
     max_logprobs: int = 20
     shutdown_timeout: float = 30.0
     keep_alive: int = 75
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if not self.model_names or not all(self.model_names):

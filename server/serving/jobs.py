@@ -26,6 +26,7 @@ async def completion_job(body: CompletionRequest, services: Services) -> Job:
         params = sampling_params(
             body,
             limits,
+            seed=services.draw_seed(),
             num_prompt_tokens=len(ids),
             max_tokens=body.max_tokens,
             logprobs=body.logprobs,
@@ -44,6 +45,7 @@ async def chat_job(body: ChatRequest, services: Services) -> Job:
     params = sampling_params(
         body,
         limits,
+        seed=services.draw_seed(),
         num_prompt_tokens=len(ids),
         max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,

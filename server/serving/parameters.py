@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ def sampling_params(
     body: GenerationFields,
     limits: Limits,
     *,
+    seed: int,
     num_prompt_tokens: int,
     max_tokens: int | None,
     logprobs: int | None,
@@ -31,6 +31,7 @@ def sampling_params(
 ) -> SamplingParams:
     """The engine's view of `body`. `max_tokens` is an upper bound, cut to what is left of the context; None takes that.
 
+    `seed` is for a body that brings none.
     Raises ApiError for what this model or server cannot do.
     """
     room = limits.max_model_len - num_prompt_tokens
@@ -49,7 +50,7 @@ def sampling_params(
         top_p=body.top_p,
         top_k=max(0, body.top_k),
         min_p=body.min_p,
-        seed=secrets.randbits(63) if body.seed is None else body.seed,
+        seed=seed if body.seed is None else body.seed,
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
         repetition_penalty=body.repetition_penalty,

@@ -1,0 +1,78 @@
+"""Flags, variables and files: which wins, and what a mistake gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.cli import engine_options, parse
+from server.engine_options import EngineOptions, parse_budget, parse_size
+
+
+def test_defaults_of_the_parser_are_those_of_the_options() -> None:
+    assert engine_options(parse([], {})) == EngineOptions()
+
+
+def test_a_flag_beats_a_variable_beats_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("port: 1\nkv_budget: 0.5\nkv-policy: h2o\nserved-model-name: [a, b]\ndebug-pages: true\n")
+    environment = {"SCISSORSERVE_KV_POLICY": "streaming", "SCISSORSERVE_PORT": "2", "SCISSORSERVE_CACHE": "ignored"}
+    options = parse(["--config", str(file), "--port", "3"], environment)
+    assert (options.port, options.kv_policy, options.kv_budget) == (3, "streaming", 0.5)
+    assert options.served_model_name == ["a", "b"]
+    assert options.debug_pages
+
+
+def test_the_model_may_come_from_anywhere(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('model = "from-file"\nport = 5\n')
+    assert parse(["--config", str(file)], {}).model == "from-file"
+    assert parse(["--config", str(file)], {"SCISSORSERVE_MODEL": "from-variable"}).model == "from-variable"
+    assert parse(["--config", str(file), "given"], {"SCISSORSERVE_MODEL": "from-variable"}).model == "given"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "sentence"),
+    [
+        (["--kv-budget", "half"], {}, "neither a share such as 0.2"),
+        (["--kv-budget", "0"], {}, "neither a share such as 0.2"),
+        (["--kv-cache-memory-bytes", "lots"], {}, "write it as 512MiB"),
+        (["--port", "70000"], {}, "from 0 to 65535"),
+        (["--max-num-seqs", "-1"], {}, "of at least 1"),
+        ([], {"SCISSORSERVE_PROT": "8000"}, "environment sets 'prot', which is no option"),
+        ([], {"SCISSORSERVE_PORT": "http"}, "not a whole number"),
+        (["--config", "/nowhere.yaml"], {}, "cannot be read"),
+    ],
+)
+def test_mistakes_get_one_line(
+    arguments: list[str], environment: dict[str, str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parse(arguments, environment)
+    assert caught.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["- a\n", "just text\n", "port: [\n", "nonsense: 1\n"])
+def test_files_that_make_no_sense(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(content)
+    with pytest.raises(SystemExit):
+        parse(["--config", str(file)], {})
+    assert str(file) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "value"), [("0.2", 0.2), ("1.0", 1.0), ("512", 512), ("1e-1", 0.1)])
+def test_budgets(text: str, value: float) -> None:
+    parsed = parse_budget(text)
+    assert parsed == value
+    assert type(parsed) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1024", 1024), ("512MiB", 512 * 2**20), ("2g", 2 * 10**9), ("1.5 GiB", 3 * 2**29), ("10KB", 10_000), ("7b", 7)],
+)
+def test_sizes(text: str, value: int) -> None:
+    assert parse_size(text) == value
