@@ -40,7 +40,7 @@ def adjusted(row: Tensor, order: SampleOrder) -> Tensor:
         return row
     row = row.clone()
     if params.repetition_penalty != 1.0:
-        seen = torch.tensor(sorted({*order.prompt, *order.output}), device=row.device)
+        seen = torch.tensor(sorted({*order.prompt, *order.output}), dtype=torch.int64, device=row.device)
         values = row[seen]
         row[seen] = torch.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
     if order.output and (params.frequency_penalty or params.presence_penalty):
@@ -78,7 +78,9 @@ def candidates(row: Tensor, params: SamplingParams) -> tuple[Tensor | None, Tens
         return None, weights.masked_fill(weights < params.min_p * weights.max(), 0.0)
     values, tokens, total = _ranked(row, params)
     weights = (values - total).exp()
-    kept = (weights.cumsum(0) - weights < params.top_p) & (weights >= params.min_p * weights[0])
+    kept = weights >= params.min_p * weights[0]
+    if params.top_p < 1.0:
+        kept &= weights.cumsum(0) - weights < params.top_p
     kept[0] = True
     return tokens[kept], weights[kept]
 
