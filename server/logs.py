@@ -22,6 +22,17 @@ class OneLineFormatter(logging.Formatter):
         return "\n".join([message, *(f"    {_escaped(line)}" for line in traceback)])
 
 
+class NoProbes(logging.Filter):
+    """Drops the access lines of health checks and scrapes that went well: they come every few seconds, for ever."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`; an access record's arguments are client, method, path, HTTP version and status."""
+        match record.args:
+            case (_, _, str(path), _, int(status)):
+                return status >= 400 or path.split("?")[0] not in ("/health", "/metrics", "/ping")
+        return True
+
+
 def log_config(level: str) -> dict[str, Any]:
     """For `logging.config.dictConfig`: everything to stderr, `level` as uvicorn names it."""
     return {
@@ -33,7 +44,9 @@ def log_config(level: str) -> dict[str, Any]:
                 "format": "%(asctime)s %(levelname)s %(name)s: %(message)s",
             }
         },
+        "filters": {"no_probes": {"()": f"{__name__}.{NoProbes.__name__}"}},
         "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "loggers": {"uvicorn.access": {"filters": ["no_probes"]}},
         "root": {"handlers": ["stderr"], "level": "DEBUG" if level == "trace" else level.upper()},
     }
 

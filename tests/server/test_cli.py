@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from server.cli import engine_options, parse
-from server.engine_options import EngineOptions, parse_budget, parse_size
+from server.engine_options import EngineOptions, default_pool_bytes, parse_budget, parse_size
 
 
 def test_defaults_of_the_parser_are_those_of_the_options() -> None:
@@ -52,6 +52,21 @@ def test_mistakes_get_one_line(
         parse(arguments, environment)
     assert caught.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+def test_an_empty_variable_counts_as_unset() -> None:
+    assert parse([], {"SCISSORSERVE_API_KEY": "", "SCISSORSERVE_PORT": ""}).port == 8000
+
+
+def test_the_default_pool_minds_a_containers_limit(tmp_path: Path) -> None:
+    unlimited = default_pool_bytes(tmp_path)
+    (tmp_path / "memory.current").write_text("100000000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert default_pool_bytes(tmp_path) == pytest.approx(unlimited, rel=0.2)
+    (tmp_path / "memory.max").write_text("500000000\n")
+    assert default_pool_bytes(tmp_path) == 100_000_000
+    (tmp_path / "memory.max").write_text("50000000\n")
+    assert default_pool_bytes(tmp_path) == 0
 
 
 @pytest.mark.parametrize("content", ["- a\n", "just text\n", "port: [\n", "nonsense: 1\n"])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import httpx
 import pytest
 
-from server.logs import OneLineFormatter, log_config
+from server.logs import NoProbes, OneLineFormatter, log_config
 from tests.server.stack import Live, Model, Stack, eventually
 
 EVIL = "x\r\n2026-01-01 00:00:00,000 INFO root: all is well\x1b[31m\u2028\x85"
@@ -83,3 +83,19 @@ def test_requests_leave_one_line_each_and_no_text(
     assert len(lines) == 6
     assert all(LINE.fullmatch(line) for line in lines)
     assert "nonce" not in log.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "shown"),
+    [
+        ("/health", 200, False),
+        ("/health?x=1", 200, False),
+        ("/metrics", 200, False),
+        ("/health", 503, True),
+        ("/v1/models", 200, True),
+    ],
+)
+def test_probes_that_went_well_are_not_logged(path: str, status: int, shown: bool) -> None:
+    arguments = ("127.0.0.1:1", "GET", path, "1.1", status)
+    record = logging.LogRecord("uvicorn.access", logging.INFO, "", 0, '%s - "%s %s HTTP/%s" %d', arguments, None)
+    assert NoProbes().filter(record) == shown

@@ -1,0 +1,70 @@
+"""From parsed options to a server that answers; loads torch, so the command line is checked before it."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import logging.config
+import sys
+import time
+from argparse import Namespace
+
+from models.errors import ModelError
+from models.source import model_display_name
+from server.app import create_app
+from server.cli import engine_options, own_version
+from server.launch import Assembly, LaunchError, assemble
+from server.logs import log_config
+from server.metrics import Metrics
+from server.settings import ServerSettings
+from server.uvicorn_server import make_server
+
+logger = logging.getLogger("scissorserve")
+
+
+def run(options: Namespace) -> int:
+    """Load, then serve until told to stop; returns the process's exit status."""
+    logging.config.dictConfig(log_config(options.uvicorn_log_level))
+    try:
+        settings = _settings(options)
+        assembly = assemble(engine_options(options))
+    except (LaunchError, ModelError, ValueError) as error:
+        print(f"scissorserve: error: {error}", file=sys.stderr)
+        return 2
+    serve(options, settings, assembly)
+    return 0
+
+
+def serve(options: Namespace, settings: ServerSettings, assembly: Assembly) -> None:
+    """Answer requests until a signal ends it."""
+    config = assembly.scheduler.config
+    cache = {"block_size": str(config.page_size), "num_gpu_blocks": str(config.num_pages - 1)}
+    metrics = Metrics(settings.model_names[0], config.max_model_len, cache)
+    app = create_app(assembly.engine(metrics), assembly.tokenizer, settings, metrics)
+    for line in assembly.summary:
+        logger.info(line)
+    logger.info("Serving %s at http://%s:%d/v1", settings.model_names[0], options.host, options.port)
+    if not settings.api_keys and not is_loopback(options.host):
+        logger.warning("anyone who reaches %s can use this server: set --api-key, or bind to 127.0.0.1", options.host)
+    make_server(app, host=options.host, port=options.port, log_level=options.uvicorn_log_level).run()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host`, a name or an address, is reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _settings(options: Namespace) -> ServerSettings:
+    return ServerSettings(
+        model_names=tuple(options.served_model_name or [model_display_name(options.model)]),
+        version=own_version(),
+        created=int(time.time()),
+        api_keys=tuple(options.api_key),
+        response_role=options.response_role,
+        shutdown_timeout=options.shutdown_timeout,
+        keep_alive=options.timeout_keep_alive,
+        seed=options.seed,
+    )
