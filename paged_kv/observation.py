@@ -51,6 +51,20 @@ class Observation:
             return self._accumulate(state, measured)
         return self._set_bits(state, measured, positions, self.window)
 
+    def note(self, state: Tensor, slots: Tensor, measured: Tensor, positions: Tensor) -> None:
+        """`record` in place, for the rows at `slots` int64 [..., rows] of a pool's `state` uint8 [slots, state_bytes].
+
+        A row may stand in `slots` more than once only if nobody reads its state.
+        """
+        if self.window is not None and positions.shape[-1] == 1:
+            bit = positions % self.window  # [..., 1]
+            mask = (1 << (bit % 8)).to(torch.uint8)
+            places = slots * state.shape[-1] + bit // 8  # of the one byte that changes
+            held = state.view(-1)[places]
+            state.view(-1)[places] = torch.where(measured.squeeze(-2) > 0, held | mask, held & ~mask)
+        else:
+            state[slots] = self.record(state[slots], measured, positions)
+
     def statistic(self, state: Tensor) -> Tensor:
         """The statistic of each row as float32 [...], from its state uint8 [..., state_bytes]."""
         if self.window is None:
@@ -68,22 +82,12 @@ class Observation:
     @staticmethod
     def _set_bits(state: Tensor, measured: Tensor, positions: Tensor, window: int) -> Tensor:
         measured, positions = measured[..., -window:, :], positions[..., -window:]
-        if positions.shape[-1] == 1:
-            return _set_one_bit(state, measured.squeeze(-2) > 0, positions.squeeze(-1) % window)
         bits = torch.arange(window, device=state.device)
         query = (bits - positions[..., :1]) % window  # [..., window]: which query owns each bit, if it is there at all
         owned = query < positions.shape[-1]
         index = torch.where(owned, query, 0).unsqueeze(-1).expand(*query.shape, measured.shape[-1])
         flags = (measured.gather(-2, index) > 0) & owned.unsqueeze(-1)
         return (state & ~_packed(owned.unsqueeze(-1)).mT) | _packed(flags).mT
-
-
-def _set_one_bit(state: Tensor, flags: Tensor, bit: Tensor) -> Tensor:
-    """Set bit `bit` [...] of every row's state to `flags` [..., rows]."""
-    column = (bit // 8)[..., None, None].expand(*state.shape[:-1], 1)
-    mask = (1 << (bit % 8)).to(torch.uint8)[..., None]
-    held = state.gather(-1, column).squeeze(-1)
-    return state.scatter(-1, column, torch.where(flags, held | mask, held & ~mask).unsqueeze(-1))
 
 
 def _packed(bits: Tensor) -> Tensor:

@@ -88,10 +88,10 @@ def _observe(
         return
     first = torch.tensor([batch.starts[members[i]] for i in watched], device=table.device)
     positions = batch.positions[first.unsqueeze(-1) + offsets].unsqueeze(1).expand(-1, table.shape[1], -1)
-    pages = table[watched]
+    offsets_in_page = torch.arange(pool.page_size, device=table.device)
+    slots = (table[watched].unsqueeze(-1) * pool.page_size + offsets_in_page).flatten(2, 3)  # [W, H, R]
     measured = pool.observation.measured(weights[watched].mean(dim=2), visible[watched].unsqueeze(-1))
-    state = pool.state[pages].flatten(2, 3)  # [W, H, R, state_bytes]
-    pool.state[pages] = pool.observation.record(state, measured, positions).view(*pages.shape, pool.page_size, -1)
+    pool.observation.note(pool.state.flatten(0, 1), slots, measured, positions)
 
 
 BACKEND = ReferenceBackend()

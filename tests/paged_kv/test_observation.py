@@ -38,6 +38,21 @@ def test_sequences_at_different_positions_share_a_step() -> None:
     assert state.flatten().tolist() == [1 << 3, 1 << 1]
 
 
+@pytest.mark.parametrize("observation", [Observation("unimportant", window=24), Observation("probability", decay=0.5)])
+@given(queries=st.integers(1, 30), seed=st.integers(0, 99))
+def test_noting_in_place_is_recording(observation: Observation, queries: int, seed: int) -> None:
+    """Rows of three sequences, two lanes each, scattered over a pool."""
+    random = np.random.default_rng(seed)
+    pool = torch.from_numpy(random.integers(0, 64, size=(50, observation.state_bytes), dtype=np.uint8))
+    slots = torch.from_numpy(random.permutation(50)[:30].reshape(3, 2, 5))
+    measured = torch.from_numpy(random.integers(0, 2, size=(3, 2, queries, 5)).astype(np.float32))
+    positions = torch.from_numpy(random.integers(0, 99, size=(3, 1, 1)) + np.arange(queries)).expand(3, 2, queries)
+    expected = pool.clone()
+    expected[slots] = observation.record(pool[slots], measured, positions)
+    observation.note(pool, slots, measured, positions)
+    assert torch.equal(pool, expected)
+
+
 def test_measures() -> None:
     weights = torch.tensor([[0.5, 0.25, 0.125, 0.125]])
     visible = torch.tensor([[4]])
