@@ -12,7 +12,7 @@ from paged_kv.pool import KVPool
 
 
 class AttentionBackend(ABC):
-    """Attends over lane pages. Stateless towards sequences; the runner's thread alone calls it."""
+    """Attends over lane pages. Keeps nothing of sequences between calls; the runner's thread alone calls it."""
 
     @abstractmethod
     def unavailable_reason(self) -> str | None:
@@ -29,8 +29,8 @@ class AttentionBackend(ABC):
 
 
 def load_backend(name: str) -> AttentionBackend:
-    """The backend called `name` (a file in `paged_kv/attention`). Raises ValueError if it is unknown or can't run."""
-    backend: AttentionBackend = load("paged_kv.attention", name, "BACKEND")
+    """A new backend of the kind called `name` (a file in `paged_kv/attention`). Raises ValueError if it can't run."""
+    backend: AttentionBackend = load("paged_kv.attention", name, "BACKEND")()
     reason = backend.unavailable_reason()
     if reason is not None:
         raise ValueError(f"attention backend {name!r} cannot run here: {reason}")

@@ -16,7 +16,13 @@ _GATHER_ROWS = 4096  # rows gathered at once for decoding sequences: they stay i
 
 
 class ReferenceBackend(AttentionBackend):
-    """Gathers the pages of a few sequences at a time into a padded block, then takes an ordinary masked softmax."""
+    """Gathers the pages of a few sequences at a time into a padded block, then takes an ordinary masked softmax.
+
+    Owns the two blocks that pages are gathered into; they are reused, because fresh memory costs more than the copy.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: dict[str, Tensor] = {}
 
     def unavailable_reason(self) -> str | None:
         """See `AttentionBackend.unavailable_reason`."""
@@ -29,8 +35,43 @@ class ReferenceBackend(AttentionBackend):
         for members in _groups(batch, batch.kept[:, lanes].amax(dim=1).tolist()):
             tokens = slice(batch.starts[members.start], batch.starts[members.stop])
             group = queries[tokens].float().view(len(members), -1, *queries.shape[1:])
-            output[tokens] = _attend_group(pool, lanes, group, batch, members).flatten(0, 1)
+            output[tokens] = self._attend_group(pool, lanes, group, batch, members).flatten(0, 1)
         return output
+
+    def _attend_group(self, pool: KVPool, lanes: slice, queries: Tensor, batch: PagedBatch, members: range) -> Tensor:
+        """Attention of `queries` [S, n, heads, head_dim], n new tokens of each member; same shape back."""
+        sequences = slice(members.start, members.stop)
+        kept = batch.kept[sequences, lanes]  # [S, H]
+        most = int(kept.max())
+        table = batch.tables[sequences, lanes, : -(-most // pool.page_size)]  # [S, H, P]
+        rows = torch.arange(most, device=table.device)
+        keys = self._gather("keys", pool, pool.keys, table)[:, :, :most]  # [S, H, R, D]
+        values = self._gather("values", pool, pool.values, table)[:, :, :most]
+        stale = rows >= kept.unsqueeze(-1)
+        is_ragged = bool(stale.any())
+        if is_ragged:  # what nobody wrote may be NaN, which no weight of 0 would hide
+            keys[stale] = 0
+            values[stale] = 0
+        count = queries.shape[1]
+        grouped = queries.view(*queries.shape[:2], kept.shape[1], -1, pool.head_dim).permute(0, 2, 3, 1, 4)
+        outputs = []
+        for first in range(0, count, _QUERY_TILE):
+            tile = grouped[:, :, :, first : first + _QUERY_TILE]  # [S, H, g, q, D]
+            offsets = torch.arange(first, first + tile.shape[3], device=table.device)
+            visible = kept.unsqueeze(-1) - count + offsets + 1  # [S, H, q]
+            hidden = rows >= visible.unsqueeze(-1) if is_ragged or count > 1 else None
+            weights = _weights(tile, keys, hidden)
+            outputs.append((weights.flatten(2, 3) @ values).view(tile.shape))
+            _observe(pool, table, weights, visible, batch, members, offsets)
+        return torch.cat(outputs, dim=3).permute(0, 3, 1, 2, 4).flatten(2, 3)
+
+    def _gather(self, name: str, pool: KVPool, plane: Tensor, table: Tensor) -> Tensor:
+        """The rows of the pages in `table` [S, H, P] as float32 [S, H, P * page_size, D], valid until the next call."""
+        block = self._blocks.get(name)
+        if block is None or block.shape[0] < table.numel() or block.dtype != plane.dtype:
+            block = self._blocks[name] = plane.new_empty((table.numel(), *plane.shape[1:]))
+        gathered = torch.index_select(plane, 0, table.flatten(), out=block[: table.numel()])
+        return pool.format.decode(gathered).view(*table.shape[:2], -1, pool.head_dim)
 
 
 def _groups(batch: PagedBatch, most_rows: list[int]) -> Iterator[range]:
@@ -47,36 +88,17 @@ def _groups(batch: PagedBatch, most_rows: list[int]) -> Iterator[range]:
         start = stop
 
 
-def _attend_group(pool: KVPool, lanes: slice, queries: Tensor, batch: PagedBatch, members: range) -> Tensor:
-    """Attention of `queries` [S, n, heads, head_dim], n new tokens of each member; same shape back."""
-    sequences = slice(members.start, members.stop)
-    kept = batch.kept[sequences, lanes]  # [S, H]
-    pages = -(-int(kept.max()) // pool.page_size)
-    table = batch.tables[sequences, lanes, :pages]  # [S, H, P]
-    keys = pool.format.decode(pool.keys[table]).flatten(2, 3)  # [S, H, R, D]
-    values = pool.format.decode(pool.values[table]).flatten(2, 3)
-    rows = torch.arange(keys.shape[2], device=keys.device)
-    values[rows >= kept.unsqueeze(-1)] = 0  # stale rows: their weight is 0, but 0 * NaN would be NaN
-    count = queries.shape[1]
-    grouped = queries.view(*queries.shape[:2], kept.shape[1], -1, pool.head_dim).permute(
-        0, 2, 3, 1, 4
-    )  # [S, H, g, n, D]
-    outputs = []
-    for first in range(0, count, _QUERY_TILE):
-        tile = grouped[:, :, :, first : first + _QUERY_TILE]
-        offsets = torch.arange(first, first + tile.shape[3], device=keys.device)
-        visible = kept.unsqueeze(-1) - count + offsets + 1  # [S, H, q]
-        weights = _weights(tile, keys, rows >= visible.unsqueeze(-1))
-        outputs.append((weights.flatten(2, 3) @ values).view(tile.shape))
-        _observe(pool, table, weights, visible, batch, members, offsets)
-    return torch.cat(outputs, dim=3).permute(0, 3, 1, 2, 4).flatten(2, 3)
+def _weights(queries: Tensor, keys: Tensor, hidden: Tensor | None) -> Tensor:
+    """Softmax weights [S, H, g, q, R] of `queries` [S, H, g, q, D] over `keys` [S, H, R, D].
 
-
-def _weights(queries: Tensor, keys: Tensor, hidden: Tensor) -> Tensor:
-    """Softmax weights [S, H, g, q, R] of `queries` [S, H, g, q, D] over `keys` [S, H, R, D] that are not `hidden`."""
+    `hidden` bool [S, H, q, R] marks the rows that a query does not see; None if it sees all.
+    """
     scaled = queries.flatten(2, 3) * queries.shape[-1] ** -0.5
     scores: Tensor = (scaled @ keys.mT).view(*queries.shape[:4], -1)
-    return scores.masked_fill_(hidden.unsqueeze(2), float("-inf")).softmax(dim=-1)
+    if hidden is not None:
+        barrier = torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, float("-inf"))
+        scores += barrier.unsqueeze(2)
+    return scores.softmax(dim=-1)
 
 
 def _observe(
@@ -88,10 +110,10 @@ def _observe(
         return
     first = torch.tensor([batch.starts[members[i]] for i in watched], device=table.device)
     positions = batch.positions[first.unsqueeze(-1) + offsets].unsqueeze(1).expand(-1, table.shape[1], -1)
-    offsets_in_page = torch.arange(pool.page_size, device=table.device)
-    slots = (table[watched].unsqueeze(-1) * pool.page_size + offsets_in_page).flatten(2, 3)  # [W, H, R]
+    rows = torch.arange(weights.shape[-1], device=table.device)
+    slots = table[watched][:, :, rows // pool.page_size] * pool.page_size + rows % pool.page_size  # [W, H, R]
     measured = pool.observation.measured(weights[watched].mean(dim=2), visible[watched].unsqueeze(-1))
     pool.observation.note(pool.state.flatten(0, 1), slots, measured, positions)
 
 
-BACKEND = ReferenceBackend()
+BACKEND = ReferenceBackend
