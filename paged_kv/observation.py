@@ -40,7 +40,8 @@ class Observation:
             return weights
         if self.measure == "square":
             return weights * weights
-        return (weights * visible < 1.0).to(weights.dtype)
+        seen = torch.arange(weights.shape[-1], device=weights.device) < visible
+        return ((weights * visible < 1.0) & seen).to(weights.dtype)
 
     def record(self, state: Tensor, measured: Tensor, positions: Tensor) -> Tensor:
         """State after the queries at `positions` [..., queries], ascending by one, gave rows `measured` weights.

@@ -42,7 +42,7 @@ class StepBuilder:
         budget = sequence.budget
         if budget is not None and budget.rules.streaming:
             mark = budget.high(sequence.num_computed + count)
-            count = min(count, max(1, mark + 1 - int(sequence.table.kept.max())))
+            count = min(count, max(1, mark + 1 - -(-sequence.table.total_rows // sequence.table.num_lanes)))
         return count
 
     def add(self, sequence: Sequence, count: int) -> int:
@@ -55,6 +55,7 @@ class StepBuilder:
         self._work[work.slot] = work
         self.sequences[work.slot] = sequence
         if self._memory.exceeds_budget(sequence, self._seen(sequence)):
+            self._pages_promised += self._gain(sequence, 0)
             self._evictions[work.slot] = "budget"
         return count
 
@@ -62,7 +63,7 @@ class StepBuilder:
         """Have sequences compressed after this step until `starved` can take `rows` more; False if none can give."""
         self._pages_wanted += starved.table.pages_missing(rows)
         if self._pages_promised < self._pages_wanted:
-            gains = [(self._gain(sequence), sequence) for sequence in running]
+            gains = [(self._gain(sequence, int(sequence is starved)), sequence) for sequence in running]
             for gain, sequence in sorted(gains, key=lambda pair: -pair[0]):
                 if gain == 0 or self._pages_promised >= self._pages_wanted:
                     break
@@ -85,10 +86,10 @@ class StepBuilder:
         work = self._work.get(sequence.slot) if sequence.slot is not None else None
         return sequence.num_computed + (work.tokens.size if work else 0)
 
-    def _gain(self, sequence: Sequence) -> int:
+    def _gain(self, sequence: Sequence, more: int) -> int:
         if sequence.slot in self._evictions:
             return 0
-        return self._memory.reclaimable(sequence, self._seen(sequence))
+        return self._memory.reclaimable(sequence, self._seen(sequence), more)
 
     def _eviction(self, slot: int, reason: EvictionReason) -> Eviction:
         sequence = self.sequences[slot]

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 class EvictionRules:
     """What the scheduler must know of an eviction policy; all row counts are per lane, as a mean over lanes.
 
-    `min_rows`: no budget goes below it, it covers the protected rows. `drop`: rows dropped at once, as a share of the
-    budget. `ceiling`: the budget is what a sequence may reach (Scissorhands, Algorithm 1); otherwise it is what a
-    compression leaves. `streaming`: compress while the prompt is still being read, instead of at its end.
+    `min_rows`: no budget goes below it, so that what a compression leaves covers the protected rows. `drop`: rows
+    dropped at once, as a share of the budget. `ceiling`: the budget is what a sequence may reach (Scissorhands,
+    Algorithm 1); otherwise it is what a compression leaves. `streaming`: compress while the prompt is still being read,
+    instead of at its end.
     """
 
     min_rows: int

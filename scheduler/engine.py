@@ -180,10 +180,16 @@ class AsyncEngine:
     def _die(self, reason: str) -> None:
         if self._death is None:
             self._death = reason
-            self._scheduler.end_all(reason)
+            try:
+                self._scheduler.end_all(reason)
+            except Exception:
+                logger.exception("the scheduler could not end its sequences")
             self._deliver()
+            for stream, _ in self._streams.values():
+                stream.fail(reason)
+            self._streams.clear()
 
 
 def _step_stats(plan: StepPlan, seconds: float) -> StepStats:
-    prompt = sum(work.tokens.size for work in plan.work if work.sample is None or work.sample.step == 0)
-    return StepStats(plan.num_tokens, prompt, len(plan.work), seconds)
+    decodes = sum(work.sample is not None and work.sample.step > 0 and work.tokens.size == 1 for work in plan.work)
+    return StepStats(plan.num_tokens, plan.num_tokens - decodes, len(plan.work), seconds)

@@ -34,7 +34,7 @@ class KVMemory:
         return SequenceBudget(rules, self._config.default_budget if request.kv_budget is None else request.kv_budget)
 
     def longest(self, budget: SequenceBudget | None) -> int:
-        """Tokens that a sequence alone in the pool can reach: all of them kept, or as far as its budget carries it."""
+        """Tokens that a sequence alone in the pool can reach: what fits whole, or the context if its budget fits."""
         usable = self.allocator.num_usable
         whole = usable // self._config.num_lanes * self._config.page_size
         limit = self._config.max_model_len
@@ -57,9 +57,16 @@ class KVMemory:
         if budget is None:
             return whole
         shrunk = min(whole, self.unequal_lanes(budget.high(length) + 1))
-        if sequence.is_decoding or budget.rules.streaming:
+        if sequence.is_decoding or self.is_streaming(sequence):
             return shrunk
         return max(shrunk, self.equal_lanes(length))
+
+    def is_streaming(self, sequence: Sequence) -> bool:
+        """Whether `sequence` is compressed while it is read: by its rules, or because it no longer fits whole."""
+        budget = sequence.budget
+        if budget is None:
+            return False
+        return budget.rules.streaming or self.equal_lanes(len(sequence.tokens)) > self.allocator.num_usable
 
     def rows_that_fit(self, sequence: Sequence, wanted: int) -> int:
         """The most rows up to `wanted` for which every lane finds room in the pages that are free now."""
@@ -73,22 +80,26 @@ class KVMemory:
             low, high = (middle, high) if table.pages_missing(middle) <= free else (low, middle)
         return low
 
-    def reclaimable(self, sequence: Sequence, seen: int) -> int:
-        """Pages that compressing `sequence` after `seen` tokens is sure to free; 0 if it must stay whole for now."""
+    def reclaimable(self, sequence: Sequence, seen: int, more: int = 0) -> int:
+        """Pages that compressing `sequence` after `seen` tokens is sure to save; 0 if it must stay whole for now.
+
+        `more`: rows per lane that it takes next, so that room within its own pages counts as well.
+        """
         budget = sequence.budget
-        if budget is None or not (sequence.is_decoding or budget.rules.streaming):
+        if budget is None or not (sequence.is_decoding or self.is_streaming(sequence)):
             return 0
         target = budget.low(seen)
         if sequence.table.total_rows <= target * self._config.num_lanes:
             return 0
-        return max(0, sequence.table.total_pages - self.unequal_lanes(target))
+        held = sequence.table.total_pages + sequence.table.pages_missing(more)
+        return max(0, held - self.unequal_lanes(target + more))
 
     def exceeds_budget(self, sequence: Sequence, seen: int) -> bool:
         """Whether the rows of `sequence` stand above its high mark once `seen` tokens are computed."""
         budget = sequence.budget
         if budget is None or not (self._config.evict == "always" or budget.rules.ceiling):
             return False
-        if seen < len(sequence.tokens) and not budget.rules.streaming:
+        if seen < len(sequence.tokens) and not self.is_streaming(sequence):
             return False
         return sequence.table.total_rows > budget.high(seen) * self._config.num_lanes
 

@@ -12,7 +12,7 @@ from paged_kv.table import PageTable
 from scheduler.admission import Admission, checked_budget
 from scheduler.batch import StepBuilder
 from scheduler.config import SchedulerConfig
-from scheduler.errors import QueueFull
+from scheduler.errors import QueueFull, RequestRejected
 from scheduler.ledger import Ledger
 from scheduler.memory import KVMemory
 from scheduler.plan import StepPlan, StepResult, WorkResult
@@ -46,6 +46,10 @@ class Scheduler:
     def add(self, request: GenerationRequest) -> list[Sequence]:
         """Queue the choices of `request`. Raises RequestRejected or QueueFull, then nothing was queued."""
         limit = self.config.max_num_queued
+        if limit is not None and request.n > limit:
+            raise RequestRejected(
+                f"n: {request.n} choices exceed the queue, which holds {limit}; ask for fewer", param="n"
+            )
         if limit is not None and len(self._waiting) + request.n > limit:
             raise QueueFull(f"{len(self._waiting)} requests wait already; try again later")
         budget = checked_budget(request, self.config, self.memory)
@@ -110,7 +114,7 @@ class Scheduler:
         """The step under way raised: end the sequences in it with `error`; their pages come back. Returns their ids."""
         _, sequences = self._close_step()
         for sequence in sequences.values():
-            sequence.ending = Ending("error", error=error)
+            sequence.ending = sequence.ending or Ending("error", error=error)
             self._retire(sequence, TokenEvent(sequence.index))
         return {sequence.request.request_id for sequence in sequences.values()}
 
@@ -118,7 +122,7 @@ class Scheduler:
         """End every sequence with `error`, whatever state a failure left; a step under way is forgotten."""
         self._plan, self._in_flight = None, {}
         for sequence in [*self._running, *self._waiting]:
-            sequence.ending = Ending("error", error=error)
+            sequence.ending = sequence.ending or Ending("error", error=error)
             self._retire(sequence, TokenEvent(sequence.index))
 
     def take_events(self) -> list[tuple[Sequence, TokenEvent]]:

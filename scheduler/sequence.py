@@ -43,7 +43,6 @@ class Sequence:
     first_scheduled: float | None = None
     first_token: float | None = None
     ending: Ending | None = None
-    error: str | None = None
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
     @property

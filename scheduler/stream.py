@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
-from scheduler.request import TokenEvent
+from scheduler.request import Finish, KVUsage, Timings, TokenEvent
 
 
 class TokenStream:
@@ -40,17 +41,25 @@ class TokenStream:
             self._open.remove(event.index)
         self._news.set()
 
+    def fail(self, error: str) -> None:
+        """End every open choice with `error`; for an engine whose books can no longer say more."""
+        now = time.monotonic()
+        for index in sorted(self._open):
+            finish = Finish("error", KVUsage(0.0, 0.0), Timings(now, None, None, now), error=error)
+            self.push(TokenEvent(index, finish=finish))
+
     def stop(self, index: int) -> None:
         """End choice `index` with reason "stop": the reader found a stop string. Safe to repeat."""
-        self._end(index)
+        if index in self._open:
+            self._end(index)
 
     async def __aiter__(self) -> AsyncIterator[TokenEvent]:
         while self._pending or self._open:
-            await self._news.wait()
-            self._news.clear()
-            events, self._pending = self._pending, {}
-            for event in events.values():
-                yield event
+            if self._pending:
+                yield self._pending.pop(next(iter(self._pending)))
+            else:
+                self._news.clear()
+                await self._news.wait()
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -97,7 +98,10 @@ def _rules(options: EngineOptions, policy: Policy, model: ModelConfig) -> Evicti
     if not policy.evicts:
         return None
     driver, defaults = _driver(options, policy, model), policy.defaults
-    return EvictionRules(driver.sinks + driver.recent + 1, defaults.drop, defaults.ceiling, defaults.streaming)
+    least = driver.sinks + driver.recent + 1
+    if defaults.ceiling:  # what a drop leaves of the smallest budget must hold the protected rows, too
+        least = math.ceil(least / (1 - defaults.drop))
+    return EvictionRules(least, defaults.drop, defaults.ceiling, defaults.streaming)
 
 
 def _pool(options: EngineOptions, model: ModelConfig, policy: Policy) -> KVPool:

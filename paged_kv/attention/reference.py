@@ -12,7 +12,7 @@ from paged_kv.batch import PagedBatch
 from paged_kv.pool import KVPool
 
 _QUERY_TILE = 128  # queries of one prompt chunk at a time: bounds the weights held at once
-_GATHER_ROWS = 4096  # rows gathered at once for decoding sequences: they stay in the cache between copy and use
+_GATHER_ROWS = 4096  # rows of decoding sequences gathered at once: fewer calls, in blocks that the cache still holds
 
 
 class ReferenceBackend(AttentionBackend):

@@ -61,7 +61,10 @@ def test_a_reused_page_shows_nothing_of_its_past(backend: AttentionBackend) -> N
     assert_matches(backend, world, {1: 17, 0: 1})
 
 
-@pytest.mark.parametrize("observation", [Observation("probability"), Observation("square", decay=0.5)])
+@pytest.mark.parametrize(
+    "observation",
+    [Observation("probability"), Observation("square", decay=0.5), Observation("unimportant", window=16)],
+)
 def test_observed_sums_do_not_depend_on_the_chunking(backend: AttentionBackend, observation: Observation) -> None:
     statistics = []
     for chunks in ([12], [5, 7], [1] * 12):
@@ -80,7 +83,9 @@ def test_observed_sums_do_not_depend_on_the_chunking(backend: AttentionBackend, 
         statistics.append(observation.statistic(state))
     for other in statistics[1:]:
         torch.testing.assert_close(other, statistics[0], rtol=1e-5, atol=1e-6)
-    if observation.decay == 1.0:
+    if observation.measure == "unimportant":
+        assert statistics[0][:, -1].max().item() <= 1, "no query counts against a row that it did not see"
+    if observation == Observation("probability"):
         assert statistics[0].sum().item() == pytest.approx(12 * world.num_lanes, rel=1e-5)
 
 

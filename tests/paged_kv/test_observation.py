@@ -59,6 +59,7 @@ def test_measures() -> None:
     assert Observation("probability").measured(weights, visible).tolist() == weights.tolist()
     assert Observation("square").measured(weights, visible).tolist() == [[0.25, 0.0625, 0.015625, 0.015625]]
     assert Observation("unimportant").measured(weights, visible).tolist() == [[0.0, 0.0, 1.0, 1.0]]
+    assert Observation("unimportant").measured(weights, torch.tensor([[3]])).tolist() == [[0.0, 1.0, 1.0, 0.0]]
 
 
 @given(decay=st.floats(0.0, 1.0), seed=st.integers(0, 99))

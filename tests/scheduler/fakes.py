@@ -49,9 +49,21 @@ def request(name: str, length: int, max_tokens: int, **changes: object) -> Gener
 
 
 class FakeRunner:
-    """Keeps tables as a runner would, asserts that each plan is consistent with them, draws `next_token(work)`."""
+    """Keeps tables as a runner would, asserts that each plan is consistent with them, draws `next_token(work)`.
 
-    def __init__(self, seed: int = 0, next_token: Callable[[SequenceWork], int] = lambda work: 7) -> None:
+    Compressed lanes end with equal counts if `uniform`, else with counts drawn at random.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        next_token: Callable[[SequenceWork], int] = lambda work: 7,
+        page_size: int = PAGE_SIZE,
+        *,
+        uniform: bool = False,
+    ) -> None:
+        self._page_size = page_size
+        self._uniform = uniform
         self.kept: dict[int, Counts] = {}
         self.pages: dict[int, dict[tuple[int, int], int]] = {}
         self.computed: dict[int, int] = {}
@@ -84,24 +96,24 @@ class FakeRunner:
         kept += count
         for lane in range(LANES):
             columns = {column for owner, column in pages if owner == lane}
-            assert columns == set(range(-(-int(kept[lane]) // PAGE_SIZE))), "a lane has the pages its rows need"
+            assert columns == set(range(-(-int(kept[lane]) // self._page_size))), "a lane has the pages its rows need"
         token = None if item.sample is None else self._next_token(item)
         targets = () if item.targets is None else item.targets
         return WorkResult(token, prompt=tuple(TokenLogprob(int(target), -1.0) for target in targets))
 
     def _evict(self, eviction: Eviction) -> Counts:
-        """Spread the rows to keep over the lanes at random, as a policy with competing lanes would."""
+        """Choose how many rows each lane keeps, as a policy would."""
         kept = self.kept[eviction.slot]
         assert eviction.seen == self.computed[eviction.slot]
         assert 0 < eviction.keep_rows < kept.sum(), "an eviction that evicts nothing is a waste"
-        left = kept.copy()
+        left = np.minimum(kept, eviction.keep_rows // LANES) if self._uniform else kept.copy()
         while left.sum() > eviction.keep_rows:
             lane = int(self._random.choice(np.flatnonzero(left > 1)))
             left[lane] -= min(int(left[lane]) - 1, int(left.sum()) - eviction.keep_rows, 5)
         self.kept[eviction.slot] = left
         pages = self.pages[eviction.slot]
         for lane, column in list(pages):
-            if column >= -(-int(left[lane]) // PAGE_SIZE):
+            if column >= -(-int(left[lane]) // self._page_size):
                 del pages[lane, column]
         return left.copy()
 

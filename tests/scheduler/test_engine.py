@@ -178,6 +178,50 @@ def test_a_fault_in_the_scheduler_itself_ends_every_stream() -> None:
     drive(test, max_num_seqs=1)
 
 
+def test_streams_end_even_if_the_books_cannot_be_closed() -> None:
+    async def main() -> None:
+        gate = Gate()
+        gate.open.clear()
+        scheduler = Scheduler(config())
+        engine = AsyncEngine(scheduler, gate)
+        await engine.start()
+        stream = engine.submit(request("a", 5, 40))
+        await asyncio.to_thread(gate.entered.wait, 5)
+        scheduler._ledger = None  # type: ignore[assignment]
+        gate.open.set()
+        events = await asyncio.wait_for(read(stream), 10)
+        assert endings(events) == ["error"]
+        assert engine.unhealthy_reason() is not None
+        await engine.stop()
+
+    asyncio.run(main())
+
+
+def test_a_late_stop_does_not_reach_a_later_request_of_the_same_id() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        first = engine.submit(request("a", 5, 1))
+        await read(first)
+        second = engine.submit(request("a", 5, 30))
+        first.stop(0)
+        assert endings(await read(second)) == ["length"]
+
+    drive(test)
+
+
+def test_a_stream_that_is_left_and_entered_again_loses_nothing() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        async with engine.submit(request("a", 5, 3, n=3)) as stream:
+            assert await engine.drained(5)
+            seen = set()
+            for _ in range(3):
+                async for event in stream:
+                    seen.add(event.index)
+                    break
+        assert seen == {0, 1, 2}
+
+    drive(test)
+
+
 def test_draining_sends_newcomers_away_and_finishes_the_rest() -> None:
     async def test(engine: AsyncEngine, gate: Gate) -> None:
         stream = engine.submit(request("a", 5, 40))

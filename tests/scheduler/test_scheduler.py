@@ -7,8 +7,9 @@ import time
 import numpy as np
 import pytest
 
+from scheduler.budget import EvictionRules, SequenceBudget
 from scheduler.errors import QueueFull, RequestRejected
-from scheduler.plan import SequenceWork
+from scheduler.plan import SequenceWork, StepResult, WorkResult
 from scheduler.request import SamplingParams
 from scheduler.scheduler import Scheduler
 from tests.scheduler.fakes import EOS, LANES, PAGE_SIZE, FakeRunner, Outcome, config, request, run, step
@@ -156,8 +157,6 @@ def test_the_ceiling_is_met_exactly_at_every_step() -> None:
         assert bool(plan.evictions) == (held == budget + 1)
         kept = tuple(np.full(LANES, eviction.keep_rows // LANES, dtype=np.int32) for eviction in plan.evictions)
         assert all(count[0] == budget + 1 - drop for count in kept)
-        from scheduler.plan import StepResult, WorkResult
-
         scheduler.apply(StepResult(tuple(WorkResult(None if work.sample is None else 7) for work in plan.work), kept))
         rows.append(held)
     assert rows[0] == budget + 1
@@ -190,6 +189,53 @@ def test_memory_short_of_pages_compresses_before_it_preempts() -> None:
     assert stats.compressions_total["budget"] == 0
     assert stats.preemptions_total == 0
     assert all(len(outcome.tokens[name, 0]) == 60 for name in "abcdef")
+
+
+def test_a_sequence_that_outgrew_the_pool_is_compressed_while_it_is_read_again() -> None:
+    scheduler, runner = (
+        Scheduler(config(num_pages=LANES * 12 + 1, default_policy="lossy", default_budget=8)),
+        FakeRunner(),
+    )
+    scheduler.add(request("whole", 4, 43, kv_policy="full"))
+    scheduler.add(request("small", 30, 150))
+    outcome = run(scheduler, runner, limit=1000)
+    assert len(outcome.tokens["small", 0]) == 150
+    assert 0 < scheduler.stats().preemptions_total < 5
+
+
+def test_room_in_its_own_pages_counts_as_room() -> None:
+    """Compressing from 48 to 37 rows frees no page of 16, but makes room for eleven tokens."""
+    lossy = {"lossy": EvictionRules(37)}
+    changes = {"page_size": 16, "policies": lossy, "default_policy": "lossy", "default_budget": 37}
+    scheduler, runner = Scheduler(config(num_pages=16, **changes)), FakeRunner(page_size=16, uniform=True)
+    scheduler.add(request("a", 20, 100))
+    outcome = run(scheduler, runner, limit=1000)
+    assert len(outcome.tokens["a", 0]) == 100
+    assert scheduler.stats().preemptions_total == 0
+
+
+def test_unequal_lanes_do_not_slow_the_reading_of_a_prompt() -> None:
+    changes = {"default_policy": "paper", "default_budget": 40, "max_num_batched_tokens": 64, "max_model_len": 2000}
+    scheduler, runner = Scheduler(config(num_pages=2000, **changes)), FakeRunner()
+    scheduler.add(request("a", 1000, 1))
+    run(scheduler, runner)
+    assert len(runner.plans) <= 1000 // 15
+
+
+def test_an_answer_that_was_complete_stays_complete_when_the_step_fails() -> None:
+    scheduler, runner, outcome = Scheduler(config()), FakeRunner(), Outcome()
+    sequence = scheduler.add(request("a", 8, 50))[0]
+    step(scheduler, runner, outcome)
+    scheduler.plan()
+    scheduler.end(sequence, "stop")
+    scheduler.fail("boom")
+    outcome.take(scheduler.take_events())
+    assert outcome.reason("a") == "stop"
+
+
+def test_more_choices_than_the_queue_holds_are_refused_for_good() -> None:
+    with pytest.raises(RequestRejected, match="the queue, which holds 3"):
+        Scheduler(config(max_num_queued=3)).add(request("a", 4, 1, n=4))
 
 
 def test_with_ample_memory_pressure_evicts_nothing() -> None:
@@ -342,3 +388,10 @@ def test_impossible_settings_say_what_to_change() -> None:
 
 def test_page_size_and_lanes_are_what_the_fakes_assume() -> None:
     assert (config().num_lanes, config().page_size) == (LANES, PAGE_SIZE)
+
+
+@pytest.mark.parametrize("size", [1, 0.001, 11, 22, 23, 40, 0.5])
+def test_no_compression_goes_below_the_protected_rows(size: float) -> None:
+    """Ten recent rows under the paper's rules, whatever the budget."""
+    budget = SequenceBudget(EvictionRules(min_rows=22, drop=0.5, ceiling=True, streaming=True), size)
+    assert all(10 < budget.low(seen) <= budget.high(seen) for seen in range(1, 200))

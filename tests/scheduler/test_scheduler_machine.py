@@ -27,26 +27,41 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.empty_steps = 0
 
     @initialize(
-        pages=st.integers(6, 60),
+        rows=st.integers(48, 240),
+        page_size=st.sampled_from([1, 4, 16]),
+        spare=st.integers(1, LANES),
+        uniform=st.booleans(),
         evict=st.sampled_from(["pressure", "always"]),
         order=st.sampled_from(["fcfs", "priority"]),
         policy=st.sampled_from(["full", "lossy", "paper"]),
         seed=st.integers(0, 1000),
-        eos_every=st.integers(3, 50),
+        eos_every=st.integers(3, 500),
     )
-    def start(self, pages: int, evict: str, order: str, policy: str, seed: int, eos_every: int) -> None:
-        changes = {"evict": evict, "order": order, "default_policy": policy}
-        self.scheduler = Scheduler(config(num_pages=LANES * pages + 1, default_budget=9, **changes))
+    def start(
+        self,
+        rows: int,
+        page_size: int,
+        spare: int,
+        uniform: bool,
+        evict: str,
+        order: str,
+        policy: str,
+        seed: int,
+        eos_every: int,
+    ) -> None:
+        changes = {"evict": evict, "order": order, "default_policy": policy, "page_size": page_size}
+        pages = LANES * (rows // page_size) + spare
+        self.scheduler = Scheduler(config(num_pages=pages, default_budget=9, **changes))
         drawn = count()
 
         def draw(work: SequenceWork) -> int:
             return EOS if next(drawn) % eos_every == eos_every - 1 else 7
 
-        self.runner = FakeRunner(seed, draw)
+        self.runner = FakeRunner(seed, draw, page_size, uniform=uniform)
 
     @rule(
         length=st.integers(1, 120),
-        max_tokens=st.integers(0, 60),
+        max_tokens=st.integers(0, 190),
         n=st.integers(1, 3),
         policy=st.sampled_from([None, "full", "lossy", "paper"]),
         budget=st.sampled_from([None, 0.3, 7, 20]),
