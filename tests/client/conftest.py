@@ -117,7 +117,7 @@ def wire() -> SimpleNamespace:
 def host() -> Iterator[tuple[FastAPI, str]]:
     """An HTTP server in a thread: the app that mocks are mounted on, and its address."""
     app = FastAPI()
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", ws="none"))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="error", lifespan="off", ws="none"))
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         thread = threading.Thread(target=server.run, args=([listener],))
         thread.start()

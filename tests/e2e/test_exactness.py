@@ -29,7 +29,7 @@ _SCENARIOS = {
     "alone": replace(_BASE, max_num_seqs=1),
     "chunks of 64, pages of 1": replace(_BASE, max_num_batched_tokens=64, page_size=1),
     "pages of 32": replace(_BASE, page_size=32),
-    "preempted": replace(_BASE, kv_cache_memory_bytes=26 * _MIB),
+    "preempted": replace(_BASE, kv_cache_memory_bytes=31 * _MIB),
     "budget never reached": replace(_BASE, kv_policy="scissorhands", kv_evict="always", kv_budget=100_000),
     "ample memory": replace(_BASE, kv_policy="scissorhands"),
 }

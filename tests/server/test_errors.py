@@ -102,7 +102,7 @@ def test_every_engine_error_has_a_row_in_the_table() -> None:
 
 
 def test_the_queue_is_full(stack: StackFactory) -> None:
-    response = stack(engine={"max_num_queued": 2}).post("/v1/completions", prompt="hi", n=3)
+    response = stack(engine={"max_num_queued": 2}).post("/v1/completions", prompt=["hi", "ho"], n=2)
     assert (response.status_code, shape(response)["code"]) == (503, "queue_full")
 
 
