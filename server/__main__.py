@@ -31,7 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _leave(number: int, _: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
+    """End at once: nothing is served yet, and what loading writes is complete or absent."""
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

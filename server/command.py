@@ -8,9 +8,11 @@ import logging.config
 import sys
 import time
 from argparse import Namespace
+from concurrent.futures import ThreadPoolExecutor
 
 from models.errors import ModelError
 from models.source import model_display_name
+from scheduler.engine import compute_thread
 from server.app import create_app
 from server.cli import engine_options, own_version
 from server.launch import Assembly, LaunchError, assemble
@@ -27,20 +29,21 @@ def run(options: Namespace) -> int:
     logging.config.dictConfig(log_config(options.uvicorn_log_level))
     try:
         settings = _settings(options)
-        assembly = assemble(engine_options(options))
+        executor = compute_thread()
+        assembly = executor.submit(assemble, engine_options(options)).result()
     except (LaunchError, ModelError, ValueError) as error:
         print(f"scissorserve: error: {error}", file=sys.stderr)
         return 2
-    serve(options, settings, assembly)
+    serve(options, settings, assembly, executor)
     return 0
 
 
-def serve(options: Namespace, settings: ServerSettings, assembly: Assembly) -> None:
-    """Answer requests until a signal ends it."""
+def serve(options: Namespace, settings: ServerSettings, assembly: Assembly, executor: ThreadPoolExecutor) -> None:
+    """Answer requests until a signal ends it; `executor` is the thread that assembled the parts."""
     config = assembly.scheduler.config
     cache = {"block_size": str(config.page_size), "num_gpu_blocks": str(config.num_pages - 1)}
     metrics = Metrics(settings.model_names[0], config.max_model_len, cache)
-    app = create_app(assembly.engine(metrics), assembly.tokenizer, settings, metrics)
+    app = create_app(assembly.engine(metrics, executor), assembly.tokenizer, settings, metrics)
     for line in assembly.summary:
         logger.info(line)
     logger.info("Serving %s at http://%s:%d/v1", settings.model_names[0], options.host, options.port)

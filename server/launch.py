@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -45,9 +46,9 @@ class Assembly:
     tokenizer: Tokenizer
     summary: tuple[str, ...]
 
-    def engine(self, observer: EngineObserver | None = None) -> AsyncEngine:
-        """An engine over the parts; call it once."""
-        return AsyncEngine(self.scheduler, self.runner, observer)
+    def engine(self, observer: EngineObserver | None = None, executor: ThreadPoolExecutor | None = None) -> AsyncEngine:
+        """An engine over the parts; call it once. `executor`: the thread that assembled them."""
+        return AsyncEngine(self.scheduler, self.runner, observer, executor=executor)
 
 
 def assemble(options: EngineOptions) -> Assembly:
