@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -25,6 +26,7 @@ class ModelRunner:
     """Owns the model, the pool and the mirror of the tables; one thread calls it, one plan at a time.
 
     `drivers` maps policy names to what evicts for them. A policy whose observation is not the pool's must not need one.
+    `vocab_size`: the tokens that there are, where the model has more rows than that; what is beyond is never drawn.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class ModelRunner:
         mirror: TableMirror,
         backend: AttentionBackend,
         drivers: Mapping[str, EvictionDriver],
+        vocab_size: int | None = None,
     ) -> None:
         self._model = model
         self._pool = pool
         self._mirror = mirror
         self._backend = backend
         self._drivers = drivers
+        self._vocab_size = vocab_size
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -65,8 +69,8 @@ class ModelRunner:
         drawn = iter(self._draw(work, batch, hidden))
         results = []
         for item, start in zip(work, batch.starts[:-1], strict=True):
-            token, logprob = next(drawn) if item.sample is not None else (None, None)
-            results.append(WorkResult(token, logprob, self._score(item, hidden[start:])))
+            result = next(drawn) if item.sample is not None else WorkResult()
+            results.append(replace(result, prompt=self._score(item, hidden[start:])))
         return tuple(results)
 
     def _attend(self, batch: PagedBatch, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -75,12 +79,10 @@ class ModelRunner:
         self._pool.write(slots, keys.flatten(0, 1), values.flatten(0, 1))
         return self._backend.attend(self._pool, layer, queries, batch)
 
-    def _draw(
-        self, work: Sequence[SequenceWork], batch: PagedBatch, hidden: Tensor
-    ) -> list[tuple[int, TokenLogprob | None]]:
+    def _draw(self, work: Sequence[SequenceWork], batch: PagedBatch, hidden: Tensor) -> list[WorkResult]:
         orders = [item.sample for item in work if item.sample is not None]
         rows = [stop - 1 for item, stop in zip(work, batch.starts[1:], strict=True) if item.sample is not None]
-        return sample(self._model.logits(hidden[rows]), orders) if rows else []
+        return sample(self._logits(hidden[rows]), orders) if rows else []
 
     def _score(self, item: SequenceWork, hidden: Tensor) -> tuple[TokenLogprob, ...]:
         """Logprobs of the prompt tokens that follow those of `item`, whose hidden states come first in `hidden`."""
@@ -89,9 +91,12 @@ class ModelRunner:
         scored: list[TokenLogprob] = []
         for start in range(0, item.targets.size, _SCORED_ROWS):
             targets = item.targets[start : start + _SCORED_ROWS].tolist()
-            logits = self._model.logits(hidden[start : start + len(targets)])
+            logits = self._logits(hidden[start : start + len(targets)])
             scored.extend(logprobs_of(logits, targets, item.num_top))
         return tuple(scored)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        return self._model.logits(hidden)[:, : self._vocab_size]
 
     def _evict(self, eviction: Eviction) -> Counts:
         driver = self._drivers[eviction.policy]

@@ -4,29 +4,53 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from scheduler.plan import SampleOrder
-from scheduler.request import SamplingParams, TokenLogprob
+from models.token_mask import apply_mask, as_mask
+from scheduler.plan import SampleOrder, WorkResult
+from scheduler.request import ConstraintError, SamplingParams, TokenLogprob
 
 _GREEDY_BELOW = 1e-5  # colder than that, only logits that float32 can hardly tell apart would share the probability
+_NEVER = float("-inf")
+_NOTHING_LEFT = (
+    "no token is left to choose: biases, bans and the required form of the output exclude each other, or the model "
+    "gave no numbers"
+)
 _SHORTLIST = 256  # most nucleus draws are decided among so few candidates; only the rest sort the vocabulary
 
 
-def sample(logits: Tensor, orders: Sequence[SampleOrder]) -> list[tuple[int, TokenLogprob | None]]:
+def sample(logits: Tensor, orders: Sequence[SampleOrder]) -> list[WorkResult]:
     """Draw one token per row of `logits` float32 [N, vocab], as `orders` [N] say.
 
-    Reported logprobs are the model's own: before penalties, biases and temperature.
+    Reported logprobs are the model's own: before penalties, biases and temperature. A row for which no token is left,
+    or whose constraint fails, gets an error instead of a token.
     """
-    results: list[tuple[int, TokenLogprob | None]] = []
-    for row, order in zip(logits, orders, strict=True):
-        token = draw(adjusted(row, order), order)
-        top = order.params.logprobs
-        results.append((token, None if top is None else logprobs_of(row.unsqueeze(0), [token], top)[0]))
-    return results
+    # Before anything waits for the logits: a device may still be computing them.
+    masks = [_mask(order) for order in orders]
+    return [_sampled(*each) for each in zip(logits, orders, masks, strict=True)]
+
+
+def _mask(order: SampleOrder) -> Tensor | ConstraintError | None:
+    try:
+        return None if order.constraint is None else as_mask(order.constraint.allowed(order.output))
+    except ConstraintError as error:
+        return error
+
+
+def _sampled(row: Tensor, order: SampleOrder, mask: Tensor | ConstraintError | None) -> WorkResult:
+    if isinstance(mask, ConstraintError):
+        return WorkResult(error=str(mask))
+    left = adjusted(row, order)
+    token = draw(left if mask is None else apply_mask(left, mask), order)
+    if token is None:
+        return WorkResult(error=_NOTHING_LEFT)
+    params = order.params
+    if params.logprobs is None:
+        return WorkResult(token)
+    return WorkResult(token, logprobs_of(row.unsqueeze(0), [token], params.logprobs, params.logprob_token_ids)[0])
 
 
 def adjusted(row: Tensor, order: SampleOrder) -> Tensor:
@@ -36,7 +60,7 @@ def adjusted(row: Tensor, order: SampleOrder) -> Tensor:
     frequency and presence penalties are OpenAI's and count generated tokens only.
     """
     params = order.params
-    if not (order.prompt or order.output or order.banned or params.logit_bias):
+    if not (order.prompt or order.output or order.banned or _narrows(params)):
         return row
     row = row.clone()
     if params.repetition_penalty != 1.0:
@@ -48,20 +72,36 @@ def adjusted(row: Tensor, order: SampleOrder) -> Tensor:
         row[tokens] -= params.frequency_penalty * counts + params.presence_penalty
     for token, bias in params.logit_bias:
         row[token] += bias
-    row[list(order.banned)] = float("-inf")
+    row[[*order.banned, *_completing(params.bad_words, order.output)]] = _NEVER
+    if params.allowed_token_ids:
+        allowed = torch.tensor(params.allowed_token_ids, device=row.device)
+        row = torch.full_like(row, _NEVER).index_copy_(0, allowed, row[allowed])
     return row
 
 
-def draw(row: Tensor, order: SampleOrder) -> int:
+def _narrows(params: SamplingParams) -> bool:
+    return bool(params.logit_bias or params.bad_words or params.allowed_token_ids)
+
+
+def _completing(bad_words: Iterable[tuple[int, ...]], output: tuple[int, ...]) -> list[int]:
+    """The tokens that would complete one of `bad_words` after `output`."""
+    return [last for *start, last in bad_words if not start or output[-len(start) :] == tuple(start)]
+
+
+def draw(row: Tensor, order: SampleOrder) -> int | None:
     """A token from adjusted logits [vocab]: the best at temperature 0, else by the order's own random number.
 
+    None if no token is left, because all are banned or the model gave no numbers.
     NaN counts as the lowest logit. Of equally good tokens the one with the lowest id is the best.
     """
     params = order.params
-    row = row.nan_to_num(nan=float("-inf"), posinf=torch.finfo(row.dtype).max, neginf=float("-inf"))
+    row = row.nan_to_num(nan=_NEVER, posinf=torch.finfo(row.dtype).max, neginf=_NEVER)
+    best = row.max(0)
+    if best.values == _NEVER:
+        return None
     if params.temperature < _GREEDY_BELOW:
         return int(row.argmax())
-    tokens, weights = candidates((row - row.max()) / params.temperature, params)
+    tokens, weights = candidates((row - best.values) / params.temperature, params)
     cumulative = weights.double().cumsum(0)
     point = uniform(params.seed, order.choice, order.step) * cumulative[-1]
     place = int(torch.searchsorted(cumulative, point, right=True).clamp(max=cumulative.numel() - 1))
@@ -103,13 +143,21 @@ def uniform(seed: int, choice: int, step: int) -> float:
     return (int.from_bytes(digest, "little") >> 11) / 2.0**53
 
 
-def logprobs_of(logits: Tensor, tokens: Sequence[int], num_top: int) -> list[TokenLogprob]:
-    """Log probability of `tokens` [N] under rows of `logits` [N, vocab], with the `num_top` best alternatives each."""
+def logprobs_of(logits: Tensor, tokens: Sequence[int], num_top: int, asked: Sequence[int] = ()) -> list[TokenLogprob]:
+    """Log probability of `tokens` [N] under rows of `logits` [N, vocab], with the `num_top` best alternatives each.
+
+    With `asked`, the alternatives are these ids, best first, whatever their number.
+    """
     total = logits.logsumexp(-1, keepdim=True)
     chosen = logits.gather(1, torch.tensor(tokens, device=logits.device).unsqueeze(1)) - total
-    top = logits.topk(min(num_top, logits.shape[-1]), dim=-1)
-    best = (top.values - total).tolist()
+    if asked:
+        among = torch.tensor(asked, device=logits.device)
+        values, places = logits[:, among].sort(dim=-1, descending=True)
+        ids = among[places]
+    else:
+        values, ids = logits.topk(min(num_top, logits.shape[-1]), dim=-1)
+    best = (values - total).tolist()
     return [
-        TokenLogprob(token, logprob, tuple(zip(ids, values, strict=True)))
-        for token, (logprob,), ids, values in zip(tokens, chosen.tolist(), top.indices.tolist(), best, strict=True)
+        TokenLogprob(token, logprob, tuple(zip(alternatives, values, strict=True)))
+        for token, (logprob,), alternatives, values in zip(tokens, chosen.tolist(), ids.tolist(), best, strict=True)
     ]

@@ -117,12 +117,14 @@ class StepBuilder:
         if params.max_tokens == 0:
             return None
         penalised = params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1.0
+        needs_output = penalised or params.bad_words or sequence.constraint is not None
         early = sequence.num_generated < params.min_tokens
         return SampleOrder(
             params=params,
             choice=sequence.index,
             step=sequence.num_generated,
             prompt=sequence.request.prompt if penalised else (),
-            output=tuple(sequence.tokens[sequence.num_prompt :]) if penalised else (),
+            output=tuple(sequence.tokens[sequence.num_prompt :]) if needs_output else (),
             banned=end_tokens(params, self._config.eos_token_ids) if early else (),
+            constraint=sequence.constraint,
         )

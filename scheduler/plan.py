@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from paged_kv.allocator import PageIds
 from paged_kv.table import Counts, TableUpdate
-from scheduler.request import SamplingParams, TokenLogprob
+from scheduler.request import Constraint, SamplingParams, TokenLogprob
 
 EvictionReason = Literal["budget", "pressure"]
 
@@ -20,7 +20,8 @@ class SampleOrder:
     """Draw the token that follows the work's last one.
 
     `choice` and `step` (tokens generated so far) with `params.seed` fix the random number, whatever else is in the
-    batch. `prompt` and `output` hold the sequence's ids where a penalty needs them, else they are empty.
+    batch. `prompt` and `output` hold the sequence's ids where a penalty, a bad word or the constraint needs them, else
+    they are empty.
     `banned`: ids that may not be drawn yet (the end tokens, below `min_tokens`).
     """
 
@@ -30,6 +31,7 @@ class SampleOrder:
     prompt: tuple[int, ...] = ()
     output: tuple[int, ...] = ()
     banned: tuple[int, ...] = ()
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,15 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class WorkResult:
-    """`token`: what was drawn, with its logprob where asked for. `prompt`: one entry per target of the work."""
+    """`token`: what was drawn, with its logprob where asked for. `prompt`: one entry per target of the work.
+
+    `error`: a sentence that says why none could be drawn; it ends the sequence.
+    """
 
     token: int | None = None
     logprob: TokenLogprob | None = None
     prompt: tuple[TokenLogprob, ...] = ()
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

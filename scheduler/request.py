@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -14,7 +17,9 @@ class SamplingParams:
 
     `logprobs` / `prompt_logprobs`: None for none, otherwise how many alternatives accompany each token (0 = only the
     token itself). `seed` is always set: the edge draws one where the client gave none. `top_k` 0 means no limit.
-    `max_tokens` 0 scores the prompt and generates nothing.
+    `max_tokens` 0 scores the prompt and generates nothing. `allowed_token_ids`, unless empty: nothing else is drawn.
+    `bad_words`: id sequences that the output may not complete. `logprob_token_ids`: alternatives reported in place of
+    the likeliest ones.
     """
 
     max_tokens: int
@@ -30,8 +35,32 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    logprob_token_ids: tuple[int, ...] = ()
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+
+
+class ConstraintError(Exception):
+    """A constraint cannot tell what may come next; the message is for the client."""
+
+
+class Constraint(Protocol):
+    """What one choice may say, token by token. The scheduler only carries it; the thread that samples asks it."""
+
+    def allowed(self, output: tuple[int, ...]) -> npt.NDArray[np.int32]:
+        """The ids that may follow `output`, all that the choice has said: bit i % 32 of word i // 32 is id i.
+
+        `output` only ever grows, by whatever number of tokens. Raises ConstraintError.
+        """
+
+
+class Grammar(Protocol):
+    """Makes constraints for the choices of a request, each with a state of its own."""
+
+    def begin(self) -> Constraint:
+        """The constraint of a choice that has said nothing yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +69,7 @@ class GenerationRequest:
 
     `kv_budget`: a float in (0, 1] is the share of rows kept, an int >= 1 rows per lane (a mean over lanes);
     None takes the server's. `kv_policy`: a policy's name, None takes the server's. `priority`: lower runs first,
-    under `--scheduling-policy priority`.
+    under `--scheduling-policy priority`. `grammar`: what the output must follow.
     """
 
     request_id: str
@@ -50,6 +79,7 @@ class GenerationRequest:
     priority: int = 0
     kv_policy: str | None = None
     kv_budget: float | int | None = None
+    grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,7 @@ class Scheduler:
                 arrived=self._clock(),
                 tokens=list(request.prompt),
                 table=PageTable(self.config.num_lanes, self.config.page_size),
+                constraint=None if request.grammar is None else request.grammar.begin(),
             )
             for index in range(request.n)
         ]
@@ -203,6 +204,9 @@ class Scheduler:
 
     def _take_in(self, sequence: Sequence, outcome: WorkResult) -> None:
         """Add what a step computed to `sequence`; the outside hears of it once the prompt is read."""
+        if outcome.error is not None:
+            sequence.ending = Ending("error", error=outcome.error)
+            return
         if sequence.scores_prompt:
             known = sequence.prompt_logprobs
             known.extend(outcome.prompt if known else (None, *outcome.prompt))

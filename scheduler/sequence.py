@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from paged_kv.table import PageTable
 from scheduler.budget import SequenceBudget
-from scheduler.request import Finish, FinishReason, GenerationRequest, KVUsage, Timings, TokenLogprob
+from scheduler.request import Constraint, Finish, FinishReason, GenerationRequest, KVUsage, Timings, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Sequence:
     first_scheduled: float | None = None
     first_token: float | None = None
     ending: Ending | None = None
+    constraint: Constraint | None = None
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
 
     @property

@@ -62,7 +62,8 @@ def assemble(options: EngineOptions) -> Assembly:
     config = _scheduler_config(options, model.config, checkpoint, pool, policies)
     mirror = TableMirror(options.max_num_seqs, model.config.num_layers, model.config.num_kv_heads, options.page_size)
     drivers = {name: _driver(options, policy, model.config) for name, policy in policies.items()}
-    runner = ModelRunner(model, pool, mirror, load_backend(options.attention_backend), drivers)
+    backend = load_backend(options.attention_backend)
+    runner = ModelRunner(model, pool, mirror, backend, drivers, tokenizer.vocab_size)
     scheduler = Scheduler(config)
     return Assembly(scheduler, runner, tokenizer, _summary(options, model.config, scheduler, pool))
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from transformers import PreTrainedModel
@@ -27,7 +28,7 @@ from scheduler.budget import EvictionRules
 from scheduler.config import SchedulerConfig
 from scheduler.request import Finish, GenerationRequest, SamplingParams, TokenLogprob
 from scheduler.scheduler import Scheduler
-from tests.models.tiny import hf_logits, prompt, saved, tiny_llama
+from tests.models.tiny import VOCABULARY, hf_logits, prompt, saved, tiny_llama
 
 POLICIES = names("paged_kv.policies")
 SINKS, RECENT = 2, 6
@@ -49,7 +50,14 @@ class Stack:
     """The parts as the server joins them, over a pool of `rows` rows per lane; freed pages turn to NaN."""
 
     def __init__(
-        self, model: CausalLM, policy: str = "full", *, rows: int = 512, page_size: int = 4, **limits: Any
+        self,
+        model: CausalLM,
+        policy: str = "full",
+        *,
+        rows: int = 512,
+        page_size: int = 4,
+        vocab_size: int | None = None,
+        **limits: Any,
     ) -> None:
         config, loaded = model.config, {name: load_policy(name) for name in {policy, "full", "streaming"}}
         settings: dict[str, Any] = {
@@ -73,7 +81,7 @@ class Stack:
             name: EvictionDriver(each, SINKS, RECENT, each.defaults.lanes, config.num_kv_heads)
             for name, each in loaded.items()
         }
-        self.runner = ModelRunner(model, pool, self.mirror, load_backend("reference"), drivers)
+        self.runner = ModelRunner(model, pool, self.mirror, load_backend("reference"), drivers, vocab_size)
 
     def serve(self, *requests: GenerationRequest) -> list[Choice]:
         """Run `requests` to their ends; all choices in order. Books are checked after every step."""
@@ -301,3 +309,39 @@ def test_eviction_is_as_if_the_evicted_were_masked(
     for place, found in enumerate(choice.logprobs, start=length - 1):
         _check_logprob(found, int(expected[place].argmax()), expected[place], 1)
     assert choice.tokens != Stack(model).serve(_request(length, 60))[0].tokens
+
+
+class Alternating:
+    """A grammar of two tokens by turns; its constraints check that they hear every token of their choice."""
+
+    def __init__(self, first: int, second: int) -> None:
+        self._pair = (first, second)
+
+    def begin(self) -> Alternating:
+        return Alternating(*self._pair)
+
+    def allowed(self, output: tuple[int, ...]) -> npt.NDArray[np.int32]:
+        assert output == (self._pair * (len(output) // 2 + 1))[: len(output)]
+        words = np.zeros(VOCABULARY // 32 + 1, dtype=np.uint32)
+        token = self._pair[len(output) % 2]
+        words[token // 32] = 1 << token % 32
+        return words.view(np.int32)
+
+
+@pytest.mark.parametrize("rows", [400, 60], ids=["room", "preempted"])
+def test_a_grammar_rules_each_choice_of_its_request_and_nobody_else(
+    rows: int, model: CausalLM, greedy: list[list[int]]
+) -> None:
+    stack = Stack(model, rows=rows)
+    ruled = replace(_request(10, 6, n=2, seed=1), grammar=Alternating(3, 40))
+    choices = _tokens(stack.serve(*_requests(), ruled))
+    assert choices == [*greedy, [3, 40, 3, 40, 3, 40], [3, 40, 3, 40, 3, 40]]
+    assert (stack.scheduler.stats().preemptions_total > 0) == (rows == 60)
+
+
+def test_rows_beyond_the_vocabulary_are_never_drawn(model: CausalLM) -> None:
+    stack = Stack(model, vocab_size=7)
+    bias = tuple((token, 100.0) for token in range(7))
+    (choice,) = stack.serve(_request(10, 20, temperature=2.0, logit_bias=bias, logprobs=9))
+    assert max(choice.tokens) < 7
+    assert all(len(logprob.top) == 7 for logprob in choice.logprobs)

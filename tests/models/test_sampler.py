@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from models.sampler import adjusted, candidates, draw, logprobs_of, sample, uniform
-from scheduler.plan import SampleOrder
-from scheduler.request import SamplingParams
+from scheduler.plan import SampleOrder, WorkResult
+from scheduler.request import ConstraintError, SamplingParams
 
 INF = math.inf
 Floats = npt.NDArray[np.float64]
@@ -213,9 +213,9 @@ def test_extremes_give_tokens_that_are_possible(
 
 
 @pytest.mark.parametrize("filters", [{"temperature": 0.0}, {}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}], ids=str)
-def test_a_row_without_any_number_still_gives_a_token_of_the_vocabulary(filters: dict[str, float]) -> None:
+def test_a_row_without_any_number_gives_no_token(filters: dict[str, float]) -> None:
     for row in (torch.full((5,), math.nan), torch.full((5,), -INF)):
-        assert 0 <= draw(row, _order(**filters)) < 5
+        assert draw(row, _order(**filters)) is None
 
 
 def _penalised(logits: Tensor, order: SampleOrder) -> Floats:
@@ -266,19 +266,20 @@ def test_penalties_and_biases_follow_their_formulas(**changes: Any) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.02])
 def test_sampling_sees_penalties_biases_and_bans(changes: dict[str, Any], expected: int, temperature: float) -> None:
     logits = torch.tensor([[0.0, 1.0, -1.0, 2.0]])
-    assert sample(logits, [_order(temperature=temperature, **changes)]) == [(expected, None)]
+    assert sample(logits, [_order(temperature=temperature, **changes)]) == [WorkResult(expected)]
 
 
 def test_banned_tokens_never_come_however_hot() -> None:
     order = _order(temperature=2.0, banned=(0, 2), logit_bias=((0, 100.0),))
-    assert {sample(torch.zeros(1, 4), [replace(order, step=step)])[0][0] for step in range(50)} == {1, 3}
+    assert {sample(torch.zeros(1, 4), [replace(order, step=step)])[0].token for step in range(50)} == {1, 3}
 
 
 def test_logprobs_are_of_the_model_itself() -> None:
     logits = _random_logits(30, 3.0)
     expected = np.log(_softmax(logits.double().numpy()))
     order = _order(temperature=0.3, top_k=2, banned=(int(logits.argmax()),), logit_bias=((4, 50.0),), logprobs=5)
-    ((token, logprob),) = sample(logits[None], [order])
+    (result,) = sample(logits[None], [order])
+    token, logprob = result.token, result.logprob
     assert token == 4
     assert logprob is not None
     assert logprob.token == token
@@ -305,3 +306,81 @@ def test_no_random_number_draws_a_token_of_no_weight(
 ) -> None:
     monkeypatch.setattr("models.sampler.uniform", lambda seed, choice, step: number)
     assert draw(torch.tensor([-INF, 0.0, -INF, -INF, 0.0, -INF]), _order()) == expected
+
+
+class OnlyTokens:
+    """A constraint that always allows the same tokens."""
+
+    def __init__(self, *tokens: int, num_words: int = 1) -> None:
+        self._words = np.zeros(num_words, dtype=np.uint32)
+        for token in tokens:
+            self._words[token // 32] |= np.uint32(1 << token % 32)
+
+    def allowed(self, output: tuple[int, ...]) -> npt.NDArray[np.int32]:
+        return self._words.view(np.int32)
+
+
+class Broken:
+    """A constraint that gives up."""
+
+    def allowed(self, output: tuple[int, ...]) -> npt.NDArray[np.int32]:
+        raise ConstraintError("too deep")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        pytest.param({"allowed_token_ids": (2, 40)}, {2, 40}, id="allowed"),
+        pytest.param({"allowed_token_ids": (2, 40), "banned": (2,)}, {40}, id="allowed-but-banned"),
+        pytest.param({"allowed_token_ids": (2,), "logit_bias": ((5, 100.0),)}, {2}, id="allowed-beats-bias"),
+    ],
+)
+def test_nothing_but_the_allowed_tokens_comes(changes: dict[str, Any], expected: set[int], temperature: float) -> None:
+    order = _order(temperature=temperature, **changes)
+    rows = torch.zeros(1, 50)
+    drawn = {sample(rows, [replace(order, step=step)])[0].token for step in range(40)}
+    assert drawn == expected or (temperature == 0 and drawn < expected)
+
+
+def test_a_constraint_beats_every_bias() -> None:
+    order = _order(temperature=1.0, logit_bias=((0, 100.0),))
+    order = replace(order, constraint=OnlyTokens(1, 33, num_words=2))
+    drawn = {sample(torch.zeros(1, 70), [replace(order, step=step)])[0].token for step in range(40)}
+    assert drawn == {1, 33}
+
+
+def test_a_bad_word_is_never_completed() -> None:
+    bad = ((3,), (5, 6))
+    row = torch.tensor([[0.0, 1.0, 2.0, 9.0, 3.0, 4.0, 8.0]])
+    assert sample(row, [_order(temperature=0.0, bad_words=bad)])[0].token == 6
+    assert sample(row, [_order(temperature=0.0, bad_words=bad, output=(1, 5))])[0].token == 5
+    assert sample(row, [_order(temperature=0.0, bad_words=bad, output=(5, 1))])[0].token == 6
+
+
+@pytest.mark.parametrize(
+    "row",
+    [torch.full((4,), math.nan), torch.full((4,), -INF), torch.tensor([0.0, 1.0, math.nan, -INF])],
+    ids=["nan", "minus-infinity", "all-banned"],
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_that_leaves_no_token_is_an_error_of_its_own(row: Tensor, temperature: float) -> None:
+    order = _order(temperature=temperature, banned=(0, 1))
+    neighbour = _order(temperature=0.0)
+    broken, healthy = sample(torch.stack([row, torch.tensor([0.0, 3.0, 1.0, 2.0])]), [order, neighbour])
+    assert broken.token is None
+    assert broken.error is not None
+    assert healthy == WorkResult(1)
+
+
+def test_a_constraint_that_gives_up_says_why_and_ends_nobody_else() -> None:
+    order = replace(_order(temperature=0.0), constraint=Broken())
+    assert sample(torch.eye(2), [order, _order(temperature=0.0)]) == [WorkResult(error="too deep"), WorkResult(1)]
+
+
+def test_alternatives_that_were_asked_for_replace_the_likeliest() -> None:
+    logits = _random_logits(30, 3.0)
+    expected = np.log(_softmax(logits.double().numpy()))
+    (scored,) = logprobs_of(logits[None], [4], 2, (9, 0, 17))
+    assert {token for token, _ in scored.top} == {0, 9, 17}
+    assert [value for _, value in scored.top] == pytest.approx(sorted(expected[[0, 9, 17]], reverse=True), abs=1e-5)
