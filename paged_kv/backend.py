@@ -10,13 +10,19 @@ from paged_kv.batch import PagedBatch
 from paged_kv.plugins import load
 from paged_kv.pool import KVPool
 
+_FASTEST_FIRST = ("cpu", "reference")
+
 
 class AttentionBackend(ABC):
     """Attends over lane pages. Keeps nothing of sequences between calls; the runner's thread alone calls it."""
 
     @abstractmethod
-    def unavailable_reason(self) -> str | None:
-        """Why this backend cannot run here; None if it can."""
+    def unavailable_reason(self, head_dim: int) -> str | None:
+        """Why this backend cannot run here, for rows of `head_dim` numbers; None if it can."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """What computes, in words for an operator."""
 
     @abstractmethod
     def attend(self, pool: KVPool, layer: int, queries: Tensor, batch: PagedBatch) -> Tensor:
@@ -28,10 +34,20 @@ class AttentionBackend(ABC):
         """
 
 
-def load_backend(name: str) -> AttentionBackend:
-    """A new backend of the kind called `name` (a file in `paged_kv/attention`). Raises ValueError if it can't run."""
-    backend: AttentionBackend = load("paged_kv.attention", name, "BACKEND")()
-    reason = backend.unavailable_reason()
+def load_backend(name: str, head_dim: int) -> AttentionBackend:
+    """A new backend of the kind called `name` (a file in `paged_kv/attention`); "auto": the fastest that can run.
+
+    Raises ValueError if it can't run.
+    """
+    if name == "auto":
+        return next(kind for kind in map(_backend, _FASTEST_FIRST) if kind.unavailable_reason(head_dim) is None)
+    backend = _backend(name)
+    reason = backend.unavailable_reason(head_dim)
     if reason is not None:
         raise ValueError(f"attention backend {name!r} cannot run here: {reason}")
+    return backend
+
+
+def _backend(name: str) -> AttentionBackend:
+    backend: AttentionBackend = load("paged_kv.attention", name, "BACKEND")()
     return backend

@@ -64,7 +64,8 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     add("--max-num-batched-tokens", type=_number(2), default=512, metavar="N", help="tokens per step (%(default)s)")
     add("--max-num-queued-reqs", type=_number(1), default=1024, metavar="N", help="more get a 503 (%(default)s)")
     add("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs", help="(%(default)s)")
-    add("--attention-backend", choices=names("paged_kv.attention"), default="reference", help="(%(default)s)")
+    backends = ["auto", *names("paged_kv.attention")]
+    add("--attention-backend", choices=backends, default="auto", help="(%(default)s: the fastest that runs here)")
     add("--cache-dir", type=Path, metavar="DIR", help="for converted models (~/.cache/scissorserve)")
 
 

@@ -35,7 +35,7 @@ class EngineOptions:
     kv_sinks: int | None = None
     kv_window: int | None = None
     kv_lanes: Literal["uniform", "layer", "global"] | None = None
-    attention_backend: str = "reference"
+    attention_backend: str = "auto"
     debug_pages: bool = False
 
 

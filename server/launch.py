@@ -16,7 +16,7 @@ from models.loader import load_model
 from models.runner import ModelRunner
 from models.source import default_cache_dir, prepare_model
 from models.tokenizer import Tokenizer
-from paged_kv.backend import load_backend
+from paged_kv.backend import AttentionBackend, load_backend
 from paged_kv.batch import TableMirror
 from paged_kv.eviction import EvictionDriver
 from paged_kv.format import load_format
@@ -62,10 +62,11 @@ def assemble(options: EngineOptions) -> Assembly:
     config = _scheduler_config(options, model.config, checkpoint, pool, policies)
     mirror = TableMirror(options.max_num_seqs, model.config.num_layers, model.config.num_kv_heads, options.page_size)
     drivers = {name: _driver(options, policy, model.config) for name, policy in policies.items()}
-    backend = load_backend(options.attention_backend)
+    backend = _backend(options, model.config)
     runner = ModelRunner(model, pool, mirror, backend, drivers, tokenizer.vocab_size)
     scheduler = Scheduler(config)
-    return Assembly(scheduler, runner, tokenizer, _summary(options, model.config, scheduler, pool))
+    summary = (f"Attention: {backend}", *_summary(options, model.config, scheduler, pool))
+    return Assembly(scheduler, runner, tokenizer, summary)
 
 
 def offered_policies(default: str) -> Mapping[str, Policy]:
@@ -94,6 +95,13 @@ def _driver(options: EngineOptions, policy: Policy, model: ModelConfig) -> Evict
         lanes=options.kv_lanes or defaults.lanes,
         kv_heads=model.num_kv_heads,
     )
+
+
+def _backend(options: EngineOptions, model: ModelConfig) -> AttentionBackend:
+    try:
+        return load_backend(options.attention_backend, model.head_dim)
+    except ValueError as error:
+        raise LaunchError(f"--attention-backend: {error}; auto takes one that can") from error
 
 
 def _rules(options: EngineOptions, policy: Policy, model: ModelConfig) -> EvictionRules | None:

@@ -20,9 +20,9 @@ DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs
 
 def test_the_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
     source = tmp_path / "source"  # a copy, since building leaves files behind
-    for part in ("client", "models", "paged_kv", "scheduler", "server", "tests", "benchmarks"):
-        shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md"):
+    for part in ("client", "csrc", "models", "paged_kv", "scheduler", "server", "tests", "benchmarks"):
+        shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for file in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / file, source)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(source)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -32,6 +32,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
     top = {name.split("/")[0] for name in files}
     assert {name for name in top if not name.endswith(".dist-info")} == {
         "client",
+        "csrc",
         "models",
         "paged_kv",
         "scheduler",
@@ -39,6 +40,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
     }
     modules = {path.relative_to(ROOT).as_posix() for package in top for path in (ROOT / package).rglob("*.py")}
     assert modules <= set(files), "a module is missing from the wheel"
+    assert any(name.startswith("csrc/kernels.") for name in files), "the kernels are missing from the wheel"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -24,9 +24,12 @@ class ReferenceBackend(AttentionBackend):
     def __init__(self) -> None:
         self._blocks: dict[str, Tensor] = {}
 
-    def unavailable_reason(self) -> str | None:
+    def unavailable_reason(self, head_dim: int) -> str | None:
         """See `AttentionBackend.unavailable_reason`."""
         return None
+
+    def __str__(self) -> str:
+        return "plain torch"
 
     def attend(self, pool: KVPool, layer: int, queries: Tensor, batch: PagedBatch) -> Tensor:
         """See `AttentionBackend.attend`."""

@@ -81,7 +81,9 @@ class Stack:
             name: EvictionDriver(each, SINKS, RECENT, each.defaults.lanes, config.num_kv_heads)
             for name, each in loaded.items()
         }
-        self.runner = ModelRunner(model, pool, self.mirror, load_backend("reference"), drivers, vocab_size)
+        self.runner = ModelRunner(
+            model, pool, self.mirror, load_backend("reference", model.config.head_dim), drivers, vocab_size
+        )
 
     def serve(self, *requests: GenerationRequest) -> list[Choice]:
         """Run `requests` to their ends; all choices in order. Books are checked after every step."""

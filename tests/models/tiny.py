@@ -106,7 +106,7 @@ def paged_logits(
     pool = KVPool(allocator.num_usable + 1, page_size, config.head_dim, load_format(cache))
     mirror = TableMirror(len(prompts), config.num_layers, config.num_kv_heads, page_size)
     driver = EvictionDriver(load_policy("full"), 0, 0, "uniform", config.num_kv_heads)
-    runner = ModelRunner(recorder, pool, mirror, load_backend("reference"), {"full": driver})
+    runner = ModelRunner(recorder, pool, mirror, load_backend("reference", model.config.head_dim), {"full": driver})
     done = [0] * len(prompts)
     logits: list[list[Tensor]] = [[] for _ in prompts]
     for counts in steps or [[len(tokens) for tokens in prompts]]:

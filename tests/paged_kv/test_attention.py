@@ -5,18 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
+from csrc.library import available_variants
+from paged_kv.attention.cpu import CpuBackend
 from paged_kv.backend import AttentionBackend, load_backend
 from paged_kv.observation import Observation
 from paged_kv.plugins import names
 from tests.paged_kv.lanes import HEAD_DIM, World
 
-BACKENDS = names("paged_kv.attention")
+VARIANTS = available_variants()
+BACKENDS = [*names("paged_kv.attention"), *VARIANTS]
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-6}  # rows are compared as stored, so the format's own error is not in it
 
 
 @pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest) -> AttentionBackend:
-    return load_backend(request.param)
+    return CpuBackend(request.param) if request.param in VARIANTS else load_backend(request.param, HEAD_DIM)
 
 
 def assert_matches(backend: AttentionBackend, world: World, counts: dict[int, int], tolerance: float = 2e-6) -> None:
@@ -105,4 +108,11 @@ def test_only_observed_sequences_leave_a_note(backend: AttentionBackend) -> None
 
 def test_an_unknown_backend_is_named_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="reference"):
-        load_backend("fast")
+        load_backend("fast", HEAD_DIM)
+
+
+def test_automatic_choice_is_what_can_run() -> None:
+    assert "C++" in str(load_backend("auto", 64))
+    assert str(load_backend("auto", 20)) == "plain torch"
+    with pytest.raises(ValueError, match="head_dim 20 is no multiple"):
+        load_backend("cpu", 20)

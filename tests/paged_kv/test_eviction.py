@@ -13,7 +13,7 @@ from torch import Tensor
 from paged_kv.eviction import EvictionDriver
 from paged_kv.plugins import names
 from paged_kv.policy import LaneMode, Policy, ScoreView, load_policy
-from tests.paged_kv.lanes import World
+from tests.paged_kv.lanes import HEAD_DIM, World
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def test_any_choice_keeps_order_counts_and_protected_rows(data: st.DataObject) -
     queries = world.normal(3, world.kv_heads * world.group, 16)
     from paged_kv.backend import load_backend
 
-    got = load_backend("reference").attend(world.pool, 0, queries, batch)
+    got = load_backend("reference", HEAD_DIM).attend(world.pool, 0, queries, batch)
     torch.testing.assert_close(got, world.naive_attention(0, queries, counts), rtol=2e-6, atol=2e-6)
 
 

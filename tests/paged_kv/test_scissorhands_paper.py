@@ -26,7 +26,7 @@ def test_row_for_row(
 ) -> None:
     policy = ScissorhandsPaper(window=window)
     world = World(num_layers=1, kv_heads=kv_heads, group=group, num_pages=200, observation=policy.observation)
-    backend = load_backend(backend_name)
+    backend = load_backend(backend_name, HEAD_DIM)
     driver = EvictionDriver(policy, policy.defaults.sinks, recent, policy.defaults.lanes, kv_heads)
     rules = EvictionRules(1, policy.defaults.drop, policy.defaults.ceiling, policy.defaults.streaming)
     limits = SequenceBudget(rules, budget)

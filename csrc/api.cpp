@@ -1,0 +1,50 @@
+// The library's C functions. They trust their arguments: library.py, their only caller, checks them.
+#include <cstring>
+
+#include "kernels.h"
+
+namespace {
+
+bool runs_here(const Kernels& kernels) {
+#if defined(__x86_64__)
+    if (&kernels == &avx512_kernels) {
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vnni");
+    }
+    if (&kernels == &avx2_kernels) {
+        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    }
+#endif
+    return true;
+}
+
+const Kernels* const variants[] = {
+#if defined(__x86_64__)
+    &avx512_kernels,
+    &avx2_kernels,
+#endif
+    &portable_kernels,
+};
+
+}  // namespace
+
+#define EXPORTED __attribute__((visibility("default")))
+
+extern "C" {
+
+// The kernels called `name`, or the best ones for this CPU if it is null; null if there are none that run here.
+EXPORTED const Kernels* kernels_find(const char* name) {
+    for (const Kernels* kernels : variants) {
+        if (runs_here(*kernels) && (name == nullptr || std::strcmp(name, kernels->name) == 0)) return kernels;
+    }
+    return nullptr;
+}
+
+EXPORTED const char* kernels_name(const Kernels* kernels) { return kernels->name; }
+
+EXPORTED void kernels_attend(const Kernels* kernels, const PagedCall* call, int64_t layer, const float* queries, float* output) {
+    kernels->attend(*call, layer, queries, output);
+}
+
+}  // extern "C"

@@ -1,0 +1,382 @@
+// Attention over lane pages by an online softmax (Milakov and Gimelshein, arXiv 1805.02867; FlashAttention-2, arXiv
+// 2307.08691). A query's result is the same bits in any batch and any chunk: its rows are always taken in blocks of
+// BLOCK and parts of PART, counted from the lane's first row, and what other queries do never enters its sums.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "calls.h"
+#include "rows.h"
+#include "simd.h"
+
+namespace SIMD_VARIANT {
+
+constexpr int64_t BLOCK = 64;                   // rows whose keys and values stay in the first-level cache
+constexpr int64_t PART = 512;                   // rows that one task takes: long lanes are shared between threads
+constexpr int64_t TILE = 48;                    // query vectors that share a block
+constexpr int64_t WAVE_FLOATS = int64_t(8) << 20;  // weights kept at once for the observation
+constexpr int QUERIES = W == 16 ? 4 : 3;        // query vectors that share loads of values
+constexpr int CHUNKS = 4;                       // vectors of values that a loop holds
+constexpr float HIDDEN = -INFINITY;
+
+// A few new tokens of one sequence and one KV head: all query vectors that see the same lane.
+struct Tile {
+    int64_t sequence;
+    int64_t head;     // KV head of the layer
+    int64_t first;    // number of the first token within the batch
+    int64_t count;    // tokens
+    int64_t visible;  // rows that the first token sees; each later one sees one more
+    int64_t parts;
+    int64_t partial;  // where its partial results start
+    int64_t scores;   // where its scores start; -1: not observed
+
+    int64_t rows() const { return visible + count - 1; }
+    int64_t stride() const { return (rows() + BLOCK - 1) / BLOCK * BLOCK; }
+};
+
+class Attention {
+  public:
+    Attention(const PagedCall& call, int64_t layer, const float* queries, float* output)
+        : call_(call), queries_(queries), output_(output), first_lane_(layer * call.kv_heads), d_(call.head_dim) {}
+
+    void run() {
+        const std::vector<Tile> tiles = plan();
+        for (size_t start = 0; start < tiles.size();) {
+            std::vector<Tile> wave;
+            int64_t floats = 0, partials = 0;
+            for (; start < tiles.size() && (wave.empty() || floats < WAVE_FLOATS); start++) {
+                Tile tile = tiles[start];
+                const int64_t vectors = tile.count * call_.group;
+                tile.partial = partials;
+                partials += vectors * tile.parts * partial_size();
+                if (call_.state_bytes && call_.observed[tile.sequence]) {
+                    tile.scores = floats;
+                    floats += vectors * tile.stride();
+                }
+                wave.push_back(tile);
+            }
+            grow(partials_, partials);
+            grow(scores_, floats);
+            run_wave(wave);
+        }
+    }
+
+  private:
+    const PagedCall& call_;
+    const float* queries_;
+    float* output_;
+    int64_t first_lane_;
+    int64_t d_;
+    static thread_local std::vector<float> partials_, scores_;
+
+    // A partial result: the largest score, the sum of weights, and the weighted sum of values.
+    int64_t partial_size() const { return d_ + 2; }
+
+    static void grow(std::vector<float>& buffer, int64_t floats) {
+        if (int64_t(buffer.size()) < floats) buffer.resize(floats);
+    }
+
+    std::vector<Tile> plan() const {
+        std::vector<Tile> tiles;
+        const int64_t size = std::max<int64_t>(1, TILE / call_.group);
+        for (int64_t s = 0; s < call_.sequences; s++) {
+            const int64_t tokens = call_.starts[s + 1] - call_.starts[s];
+            for (int64_t first = 0; first < tokens; first += size) {
+                for (int64_t head = 0; head < call_.kv_heads; head++) {
+                    const int64_t kept = call_.kept[s * call_.lanes + first_lane_ + head];
+                    Tile tile{s, head, call_.starts[s] + first, std::min(size, tokens - first), kept - tokens + first + 1,
+                              0, 0, -1};
+                    tile.parts = (tile.rows() + PART - 1) / PART;
+                    tiles.push_back(tile);
+                }
+            }
+        }
+        return tiles;
+    }
+
+    // Tasks differ in length by the rows of their lanes, so threads take them one by one.
+    void run_wave(const std::vector<Tile>& wave) {
+        struct Task {
+            int tile, part;
+        };
+        std::vector<Task> tasks;
+        std::vector<std::vector<int>> lanes;  // tiles of one lane stay in order: they add to the same state
+        std::vector<int> lane_of(call_.sequences * call_.kv_heads, -1);
+        for (size_t i = 0; i < wave.size(); i++) {
+            for (int64_t part = 0; part < wave[i].parts; part++) tasks.push_back({int(i), int(part)});
+            int& lane = lane_of[wave[i].sequence * call_.kv_heads + wave[i].head];
+            if (lane < 0) {
+                lane = int(lanes.size());
+                lanes.emplace_back();
+            }
+            lanes[lane].push_back(int(i));
+        }
+        float* partials = partials_.data();
+        float* scores = scores_.data();
+#pragma omp parallel
+        {
+            Scratch& scratch = Scratch::of_this_thread(std::max(TILE, call_.group), d_);
+#pragma omp for schedule(dynamic, 1)
+            for (size_t i = 0; i < tasks.size(); i++) attend(wave[tasks[i].tile], tasks[i].part, partials, scores, scratch);
+#pragma omp for schedule(dynamic, 1)
+            for (size_t i = 0; i < lanes.size(); i++) {
+                for (int tile : lanes[i]) finish(wave[tile], partials, scores, scratch);
+            }
+        }
+    }
+
+    // What one thread works in; kept from call to call, since fresh memory costs more than what is done with it.
+    struct Scratch {
+        std::vector<float> queries, sums, tops, totals, scores, keys, values, weights;
+        const float* key_rows[BLOCK];
+        const float* value_rows[BLOCK];
+
+        static Scratch& of_this_thread(int64_t vectors, int64_t d) {
+            static thread_local Scratch scratch;
+            for (auto* buffer : {&scratch.queries, &scratch.sums}) grow(*buffer, vectors * d);
+            for (auto* buffer : {&scratch.keys, &scratch.values}) grow(*buffer, BLOCK * d);
+            grow(scratch.tops, vectors);
+            grow(scratch.totals, vectors * W);
+            grow(scratch.scores, vectors * BLOCK);
+            return scratch;
+        }
+    };
+
+    void attend(const Tile& tile, int64_t part, float* partials, float* scores, Scratch& scratch) {
+        switch (call_.format) {
+            case ROW_FLOAT32: return attend_rows<Float32Row>(tile, part, partials, scores, scratch);
+            case ROW_BFLOAT16: return attend_rows<Bfloat16Row>(tile, part, partials, scores, scratch);
+            case ROW_INT8: return attend_rows<Int8Row>(tile, part, partials, scores, scratch);
+            default: return attend_rows<Int4Row>(tile, part, partials, scores, scratch);
+        }
+    }
+
+    template <class Row>
+    void attend_rows(const Tile& tile, int64_t part, float* partials, float* all_scores, Scratch& scratch) {
+        const int64_t group = call_.group, vectors = tile.count * group;
+        load_queries(tile, scratch);
+        std::fill_n(scratch.tops.begin(), vectors, HIDDEN);
+        std::fill_n(scratch.totals.begin(), vectors * W, 0.0f);
+        std::fill_n(scratch.sums.begin(), vectors * d_, 0.0f);
+        const int64_t end = std::min((part + 1) * PART, tile.rows());
+        for (int64_t block = part * PART; block < end; block += BLOCK) {
+            const int64_t rows = std::min(BLOCK, end - block);
+            find_rows<Row>(tile, block, rows, scratch);
+            const int64_t padded = (rows + W - 1) / W * W;
+            // The first token that sees anything here: those before it do not change by this block at all.
+            const int64_t blind = std::clamp<int64_t>(block - tile.visible + 1, 0, tile.count);
+            for (int64_t i = blind; i < tile.count; i++) {
+                const int64_t seen = std::min(rows, tile.visible + i - block);
+                for (int64_t v = i * group; v < (i + 1) * group; v++) {
+                    float* scores = scratch.scores.data() + v * BLOCK;
+                    score(scratch.queries.data() + v * d_, scratch.key_rows, padded, scores);
+                    for (int64_t r = seen; r < padded; r++) scores[r] = HIDDEN;
+                    if (tile.scores >= 0) {
+                        std::memcpy(all_scores + tile.scores + v * tile.stride() + block, scores, padded * sizeof(float));
+                    }
+                    weigh(scores, padded, scratch.tops[v], &scratch.totals[v * W], &scratch.sums[v * d_]);
+                }
+            }
+            add_values(scratch, blind * group, vectors, rows);
+        }
+        float* partial = partials + tile.partial + part * vectors * partial_size();
+        for (int64_t v = 0; v < vectors; v++, partial += partial_size()) {
+            partial[0] = scratch.tops[v];
+            partial[1] = sum(load(&scratch.totals[v * W]));
+            std::memcpy(partial + 2, &scratch.sums[v * d_], d_ * sizeof(float));
+        }
+    }
+
+    void load_queries(const Tile& tile, Scratch& scratch) const {
+        const F scale = fill(1.0f / std::sqrt(float(d_)));
+        const int64_t heads = call_.kv_heads * call_.group;
+        float* out = scratch.queries.data();
+        for (int64_t i = 0; i < tile.count; i++) {
+            const float* query = queries_ + ((tile.first + i) * heads + tile.head * call_.group) * d_;
+            for (int64_t k = 0; k < call_.group * d_; k += W) store(out + i * call_.group * d_ + k, load(query + k) * scale);
+        }
+    }
+
+    // Point at the keys and values of `rows` rows from `block` on; what stands behind them is the last one again.
+    template <class Row>
+    void find_rows(const Tile& tile, int64_t block, int64_t rows, Scratch& scratch) const {
+        const int64_t* table =
+            call_.tables + (tile.sequence * call_.lanes + first_lane_ + tile.head) * call_.table_width;
+        const uint8_t* keys = (const uint8_t*)call_.keys;
+        const uint8_t* values = (const uint8_t*)call_.values;
+        for (int64_t r = 0; r < rows; r++) {
+            const int64_t row = block + r;
+            const int64_t slot = table[row / call_.page_size] * call_.page_size + row % call_.page_size;
+            const uint8_t* key = keys + slot * call_.key_bytes;
+            const uint8_t* value = values + slot * call_.value_bytes;
+            if constexpr (Row::is_plain) {
+                scratch.key_rows[r] = (const float*)key;
+                scratch.value_rows[r] = (const float*)value;
+            } else {
+                float* key_copy = &scratch.keys[r * d_];
+                float* value_copy = &scratch.values[r * d_];
+                Row::decode(key, key_copy, d_);
+                Row::decode(value, value_copy, d_);
+                scratch.key_rows[r] = key_copy;
+                scratch.value_rows[r] = value_copy;
+            }
+        }
+        for (int64_t r = rows; r < (rows + W - 1) / W * W; r++) scratch.key_rows[r] = scratch.key_rows[rows - 1];
+    }
+
+    // scores[r] = query . keys[r]
+    void score(const float* query, const float* const* keys, int64_t rows, float* scores) const {
+        for (int64_t r = 0; r < rows; r += W) {
+            F products[W];
+            const F first = load(query);
+            for (int j = 0; j < W; j++) products[j] = first * load(keys[r + j]);
+            for (int64_t k = W; k < d_; k += W) {
+                const F part = load(query + k);
+                for (int j = 0; j < W; j++) products[j] = fma(part, load(keys[r + j] + k), products[j]);
+            }
+            store(scores + r, sums(products));
+        }
+    }
+
+    // Scores become weights relative to the largest score so far; what was summed before is brought down to it.
+    void weigh(float* scores, int64_t rows, float& top, float* totals, float* sums) const {
+        F highest = fill(top);
+        for (int64_t r = 0; r < rows; r += W) highest = max(highest, load(scores + r));
+        const float next = largest(highest);
+        const F shrink = exp_negative(fill(top - next));  // 0 for the first block, where top is -infinity
+        F total = load(totals) * shrink;
+        for (int64_t r = 0; r < rows; r += W) {
+            const F weight = exp_negative(load(scores + r) - fill(next));
+            total = total + weight;
+            store(scores + r, weight);
+        }
+        store(totals, total);
+        if (next != top) {
+            for (int64_t k = 0; k < d_; k += W) store(sums + k, load(sums + k) * shrink);
+        }
+        top = next;
+    }
+
+    void add_values(Scratch& scratch, int64_t first, int64_t last, int64_t rows) const {
+        for (int64_t v = first; v < last; v += QUERIES) {
+            float* sums = scratch.sums.data() + v * d_;
+            const float* weights = scratch.scores.data() + v * BLOCK;
+            for (int64_t k = 0; k < d_; k += CHUNKS * W) {
+                const int64_t chunks = std::min<int64_t>(CHUNKS, (d_ - k) / W);
+                if (last - v >= QUERIES && chunks == CHUNKS) {
+                    add_block<QUERIES, CHUNKS>(sums + k, weights, scratch.value_rows, k, rows);
+                    continue;
+                }
+                for (int64_t i = 0; i < std::min<int64_t>(QUERIES, last - v); i++) {
+                    if (chunks == CHUNKS) {
+                        add_block<1, CHUNKS>(sums + i * d_ + k, weights + i * BLOCK, scratch.value_rows, k, rows);
+                    } else {
+                        for (int64_t j = 0; j < chunks; j++) {
+                            add_block<1, 1>(sums + i * d_ + k + j * W, weights + i * BLOCK, scratch.value_rows, k + j * W,
+                                            rows);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    template <int N, int C>
+    void add_block(float* sums, const float* weights, const float* const* values, int64_t k, int64_t rows) const {
+        F held[N][C];
+        for (int i = 0; i < N; i++) {
+            for (int j = 0; j < C; j++) held[i][j] = load(sums + i * d_ + j * W);
+        }
+        for (int64_t r = 0; r < rows; r++) {
+            F value[C];
+            for (int j = 0; j < C; j++) value[j] = load(values[r] + k + j * W);
+            for (int i = 0; i < N; i++) {
+                const F weight = fill(weights[i * BLOCK + r]);
+                for (int j = 0; j < C; j++) held[i][j] = fma(weight, value[j], held[i][j]);
+            }
+        }
+        for (int i = 0; i < N; i++) {
+            for (int j = 0; j < C; j++) store(sums + i * d_ + j * W, held[i][j]);
+        }
+    }
+
+    // Join the parts of a tile, and note down the weights that its queries gave.
+    void finish(const Tile& tile, const float* partials, const float* scores, Scratch& scratch) const {
+        const int64_t group = call_.group, vectors = tile.count * group, heads = call_.kv_heads * group;
+        std::vector<float>& weights = scratch.weights;
+        if (tile.scores >= 0) weights.resize(tile.stride());
+        for (int64_t i = 0; i < tile.count; i++) {
+            if (tile.scores >= 0) std::fill_n(weights.begin(), tile.stride(), 0.0f);
+            const int64_t seen = tile.visible + i, padded = (seen + W - 1) / W * W;
+            for (int64_t g = 0; g < group; g++) {
+                const int64_t v = i * group + g;
+                float* out = output_ + ((tile.first + i) * heads + tile.head * group + g) * d_;
+                const float* first = partials + tile.partial + v * partial_size();
+                float top, total;
+                join(first, vectors * partial_size(), (seen + PART - 1) / PART, out, top, total);
+                if (tile.scores >= 0) {
+                    const float* row = scores + tile.scores + v * tile.stride();
+                    const F share = fill(1.0f / (total * float(group)));
+                    for (int64_t r = 0; r < padded; r += W) {
+                        store(&weights[r], fma(exp_negative(load(row + r) - fill(top)), share, load(&weights[r])));
+                    }
+                }
+            }
+            if (tile.scores >= 0) note(tile, call_.positions[tile.first + i], seen, weights.data());
+        }
+    }
+
+    // Partial results of one query vector, `step` floats apart, to its output. A single part is only divided.
+    void join(const float* partial, int64_t step, int64_t parts, float* out, float& top, float& total) const {
+        top = partial[0];
+        for (int64_t p = 1; p < parts; p++) top = std::max(top, partial[p * step]);
+        total = 0.0f;
+        std::fill_n(out, d_, 0.0f);
+        for (int64_t p = 0; p < parts; p++) {
+            const float* held = partial + p * step;
+            const F weight = exp_negative(fill(held[0] - top));
+            total = std::fmaf(largest(weight), held[1], total);
+            for (int64_t k = 0; k < d_; k += W) store(out + k, fma(weight, load(held + 2 + k), load(out + k)));
+        }
+        const F share = fill(1.0f / total);
+        for (int64_t k = 0; k < d_; k += W) store(out + k, load(out + k) * share);
+    }
+
+    // See paged_kv/observation.py for what the state means.
+    void note(const Tile& tile, int64_t position, int64_t seen, const float* weights) const {
+        const int64_t* table =
+            call_.tables + (tile.sequence * call_.lanes + first_lane_ + tile.head) * call_.table_width;
+        const int64_t bit = call_.window ? position % call_.window : 0;
+        const uint8_t mask = uint8_t(1 << (bit % 8));
+        for (int64_t start = 0; start < seen; start += call_.page_size) {
+            uint8_t* state = call_.state + table[start / call_.page_size] * call_.page_size * call_.state_bytes;
+            const int64_t end = std::min(start + call_.page_size, seen);
+            if (call_.window) {
+                for (int64_t r = start; r < end; r++) {
+                    uint8_t& held = state[(r - start) * call_.state_bytes + bit / 8];
+                    held = uint8_t((held & ~mask) | (weights[r] * float(seen) < 1.0f ? mask : 0));
+                }
+            } else {
+                float* sums = (float*)state;
+                for (int64_t r = start; r < end; r++) {
+                    const float p = weights[r];
+                    const float measured = call_.measure == MEASURE_PROBABILITY ? p
+                                           : call_.measure == MEASURE_SQUARE    ? p * p
+                                                                                : float(p * float(seen) < 1.0f);
+                    sums[r - start] = sums[r - start] * call_.decay + measured;
+                }
+            }
+        }
+    }
+};
+
+thread_local std::vector<float> Attention::partials_, Attention::scores_;
+
+inline void attend(const PagedCall& call, int64_t layer, const float* queries, float* output) {
+    Attention(call, layer, queries, output).run();
+}
+
+}  // namespace SIMD_VARIANT

@@ -1,0 +1,41 @@
+// What callers hand over: plain structs, mirrored field by field in library.py. All tensors are contiguous.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+
+enum RowFormat : int64_t { ROW_FLOAT32 = 0, ROW_BFLOAT16 = 1, ROW_INT8 = 2, ROW_INT4 = 3 };
+
+enum Measure : int64_t { MEASURE_PROBABILITY = 0, MEASURE_SQUARE = 1, MEASURE_UNIMPORTANT = 2 };
+
+// The pool and one step's view of the tables; see paged_kv/pool.py and paged_kv/batch.py.
+struct PagedCall {
+    void* keys;      // [pages, page_size, key_bytes]
+    void* values;    // [pages, page_size, value_bytes]
+    uint8_t* state;  // [pages, page_size, state_bytes]
+    int64_t format;
+    int64_t page_size;
+    int64_t head_dim;
+    int64_t key_bytes;
+    int64_t value_bytes;
+    int64_t state_bytes;
+
+    const int64_t* tables;     // [sequences, lanes, table_width]
+    const int64_t* kept;       // [sequences, lanes], the new rows counted in
+    const int64_t* starts;     // [sequences + 1], the first new token of each
+    const int64_t* positions;  // [tokens]
+    const int64_t* new_slots;  // [tokens, lanes]
+    const uint8_t* observed;   // [sequences]
+    int64_t sequences;
+    int64_t lanes;
+    int64_t table_width;
+    int64_t kv_heads;
+    int64_t group;  // query heads per KV head
+
+    int64_t measure;
+    int64_t window;  // bits per row, 0: a float32 sum
+    float decay;
+};
+
+}  // extern "C"

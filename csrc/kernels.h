@@ -1,0 +1,15 @@
+// The kernels of one instruction set. Each variant fills in one of these tables; api.cpp chooses among them.
+#pragma once
+
+#include "calls.h"
+
+struct Kernels {
+    const char* name;
+    void (*attend)(const PagedCall& call, int64_t layer, const float* queries, float* output);
+};
+
+extern const Kernels portable_kernels;
+#if defined(__x86_64__)
+extern const Kernels avx2_kernels;
+extern const Kernels avx512_kernels;
+#endif

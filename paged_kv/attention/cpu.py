@@ -1,0 +1,80 @@
+"""Attention over lane pages in C++, for any CPU: reads rows where they lie, in their own format."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from csrc.library import Kernels, KernelsMissing, PagedCall, address
+from paged_kv.backend import AttentionBackend
+from paged_kv.batch import PagedBatch
+from paged_kv.pool import KVPool
+
+_FORMATS = {torch.float32: 0, torch.bfloat16: 1}
+_HEAD_DIM_STEP = 16  # the widest vector register
+_MEASURES = {"probability": 0, "square": 1, "unimportant": 2}
+
+
+class CpuBackend(AttentionBackend):
+    """Owns nothing but the call that it fills in anew for every batch. `variant`: see `Kernels`."""
+
+    def __init__(self, variant: str | None = None) -> None:
+        self._batch: PagedBatch | None = None
+        self._call = PagedCall()
+        try:
+            self._kernels: Kernels | None = Kernels(variant)
+        except KernelsMissing as missing:
+            self._kernels, self._missing = None, str(missing)
+
+    def unavailable_reason(self, head_dim: int) -> str | None:
+        """See `AttentionBackend.unavailable_reason`."""
+        if self._kernels is None:
+            return self._missing
+        return f"head_dim {head_dim} is no multiple of {_HEAD_DIM_STEP}" if head_dim % _HEAD_DIM_STEP else None
+
+    def __str__(self) -> str:
+        return f"C++ kernels for {self._kernels.variant}" if self._kernels else "C++ kernels, not built"
+
+    def attend(self, pool: KVPool, layer: int, queries: Tensor, batch: PagedBatch) -> Tensor:
+        """See `AttentionBackend.attend`."""
+        assert self._kernels is not None
+        if batch is not self._batch:
+            self._prepare(pool, batch)
+        queries = queries.float().contiguous()
+        self._call.group = queries.shape[1] // batch.kv_heads
+        output = torch.empty_like(queries)
+        self._kernels.attend(self._call, layer, queries, output)
+        return output
+
+    def _prepare(self, pool: KVPool, batch: PagedBatch) -> None:
+        self._starts = torch.tensor(batch.starts, dtype=torch.int64)
+        self._observed = torch.tensor(batch.observed, dtype=torch.uint8)
+        observation = pool.observation
+        self._call = PagedCall(
+            keys=address(pool.keys),
+            values=address(pool.values),
+            state=address(pool.state),
+            format=_FORMATS[pool.keys.dtype],
+            page_size=pool.page_size,
+            head_dim=pool.head_dim,
+            key_bytes=pool.keys.shape[2] * pool.keys.element_size(),
+            value_bytes=pool.values.shape[2] * pool.values.element_size(),
+            state_bytes=pool.state.shape[2],
+            tables=address(batch.tables),
+            kept=address(batch.kept),
+            starts=address(self._starts),
+            positions=address(batch.positions),
+            new_slots=address(batch.new_slots),
+            observed=address(self._observed),
+            sequences=batch.num_sequences,
+            lanes=batch.tables.shape[1],
+            table_width=batch.tables.shape[2],
+            kv_heads=batch.kv_heads,
+            measure=_MEASURES[observation.measure] if observation else 0,
+            window=(observation.window or 0) if observation else 0,
+            decay=observation.decay if observation else 1.0,
+        )
+        self._batch = batch
+
+
+BACKEND = CpuBackend
