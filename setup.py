@@ -7,6 +7,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SOURCES = Path("csrc")
+COMMON = [str(SOURCES / name) for name in ("api.cpp", "packing.cpp")]
+VARIANT = str(SOURCES / "variant.cpp")
 HEADERS = sorted(map(str, SOURCES.glob("*.h")))
 FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-maybe-uninitialized"]
 VARIANTS = {"portable": []}
@@ -21,12 +23,10 @@ class BuildKernels(build_ext):
 
     def build_extension(self, ext: Extension) -> None:
         folder = Path(self.build_temp)
-        objects = self.compiler.compile([str(SOURCES / "api.cpp")], str(folder), extra_postargs=FLAGS)
+        objects = self.compiler.compile(COMMON, str(folder), extra_postargs=FLAGS)
         for name, flags in VARIANTS.items():
             arguments = [*FLAGS, *flags, f"-DSIMD_VARIANT={name}"]
-            objects += self.compiler.compile(
-                [str(SOURCES / "variant.cpp")], str(folder / name), extra_postargs=arguments
-            )
+            objects += self.compiler.compile([VARIANT], str(folder / name), extra_postargs=arguments)
         target = Path(self.get_ext_fullpath(ext.name))
         target.parent.mkdir(parents=True, exist_ok=True)
         self.compiler.link_shared_object(
@@ -35,6 +35,6 @@ class BuildKernels(build_ext):
 
 
 setup(
-    ext_modules=[Extension("csrc.kernels", ["csrc/api.cpp", "csrc/variant.cpp"], depends=HEADERS, optional=True)],
+    ext_modules=[Extension("csrc.kernels", [*COMMON, VARIANT], depends=HEADERS, optional=True)],
     cmdclass={"build_ext": BuildKernels},
 )

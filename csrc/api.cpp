@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "kernels.h"
+#include "packing.h"
 
 namespace {
 
@@ -43,8 +44,27 @@ EXPORTED const Kernels* kernels_find(const char* name) {
 
 EXPORTED const char* kernels_name(const Kernels* kernels) { return kernels->name; }
 
+EXPORTED void kernels_append(const Kernels* kernels, const PagedCall* call, int64_t layer, const RotaryCall* rotary,
+                             const float* fused, float* queries) {
+    kernels->append(*call, layer, *rotary, fused, queries);
+}
+
 EXPORTED void kernels_attend(const Kernels* kernels, const PagedCall* call, int64_t layer, const float* queries, float* output) {
     kernels->attend(*call, layer, queries, output);
+}
+
+EXPORTED void kernels_linear(const Kernels* kernels, const LinearCall* call, const float* x, float* out) {
+    kernels->linear(*call, x, out);
+}
+
+EXPORTED int64_t kernels_packed_bytes(int64_t n, int64_t k, int64_t bits) { return packed_bytes(n, k, bits); }
+
+EXPORTED int64_t kernels_pack_exactly(const float* weights, int64_t n, int64_t k, uint8_t* out) {
+    return pack_exactly(weights, n, k, out);
+}
+
+EXPORTED void kernels_pack_rounded(const float* weights, int64_t n, int64_t k, uint8_t* out) {
+    pack_rounded(weights, n, k, out);
 }
 
 }  // extern "C"

@@ -146,12 +146,7 @@ class Attention {
     };
 
     void attend(const Tile& tile, int64_t part, float* partials, float* scores, Scratch& scratch) {
-        switch (call_.format) {
-            case ROW_FLOAT32: return attend_rows<Float32Row>(tile, part, partials, scores, scratch);
-            case ROW_BFLOAT16: return attend_rows<Bfloat16Row>(tile, part, partials, scores, scratch);
-            case ROW_INT8: return attend_rows<Int8Row>(tile, part, partials, scores, scratch);
-            default: return attend_rows<Int4Row>(tile, part, partials, scores, scratch);
-        }
+        with_row(call_.format, [&](auto row) { attend_rows<decltype(row)>(tile, part, partials, scores, scratch); });
     }
 
     template <class Row>
@@ -193,10 +188,15 @@ class Attention {
     void load_queries(const Tile& tile, Scratch& scratch) const {
         const F scale = fill(1.0f / std::sqrt(float(d_)));
         const int64_t heads = call_.kv_heads * call_.group;
-        float* out = scratch.queries.data();
-        for (int64_t i = 0; i < tile.count; i++) {
-            const float* query = queries_ + ((tile.first + i) * heads + tile.head * call_.group) * d_;
-            for (int64_t k = 0; k < call_.group * d_; k += W) store(out + i * call_.group * d_ + k, load(query + k) * scale);
+        for (int64_t v = 0; v < tile.count * call_.group; v++) {
+            const int64_t token = tile.first + v / call_.group, head = tile.head * call_.group + v % call_.group;
+            const float* query = queries_ + (token * heads + head) * d_;
+            float* out = scratch.queries.data() + v * d_;
+            if (call_.signs != nullptr) {
+                rotate(query, call_.signs, d_, out);
+                query = out;
+            }
+            for (int64_t k = 0; k < d_; k += W) store(out + k, load(query + k) * scale);
         }
     }
 

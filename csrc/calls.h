@@ -27,6 +27,7 @@ struct PagedCall {
     const int64_t* positions;  // [tokens]
     const int64_t* new_slots;  // [tokens, lanes]
     const uint8_t* observed;   // [sequences]
+    const float* signs;        // [head_dim], of the rotation that keys are stored under; null: none
     int64_t sequences;
     int64_t lanes;
     int64_t table_width;
@@ -36,6 +37,26 @@ struct PagedCall {
     int64_t measure;
     int64_t window;  // bits per row, 0: a float32 sum
     float decay;
+};
+
+// RoPE at each token's position; both null: none.
+struct RotaryCall {
+    const float* cosine;  // [tokens, head_dim / 2]
+    const float* sine;
+};
+
+// out = f(x) W^T + bias, of `rows` rows of x, [rows, k] or, if gated, [rows, 2 * k]; out [rows, n].
+struct LinearCall {
+    const uint8_t* weights;  // packed, see linear.h
+    const float* bias;       // [n] or null
+    const float* norm;       // [k] or null: f is the RMS norm with these weights
+    int64_t n;
+    int64_t k;
+    int64_t bits;        // of the weights: 4 or 8
+    int64_t gated;       // f is silu(first half) * second half
+    int64_t accumulate;  // add to out
+    int64_t rows;
+    float eps;
 };
 
 }  // extern "C"

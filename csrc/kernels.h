@@ -5,7 +5,9 @@
 
 struct Kernels {
     const char* name;
+    void (*append)(const PagedCall& call, int64_t layer, const RotaryCall& rotary, const float* fused, float* queries);
     void (*attend)(const PagedCall& call, int64_t layer, const float* queries, float* output);
+    void (*linear)(const LinearCall& call, const float* x, float* out);
 };
 
 extern const Kernels portable_kernels;

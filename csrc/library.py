@@ -6,9 +6,10 @@ import ctypes
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from torch import Tensor  # loads torch, and with it the OpenMP threads that the kernels share
+import torch  # comes first, and with it the OpenMP threads that the kernels share
+from torch import Tensor
 
 Address = ctypes.c_void_p
 _INT = ctypes.c_int64
@@ -24,9 +25,25 @@ class PagedCall(ctypes.Structure):
     _fields_: ClassVar = [
         *[(name, Address) for name in ("keys", "values", "state")],
         *[(name, _INT) for name in ("format", "page_size", "head_dim", "key_bytes", "value_bytes", "state_bytes")],
-        *[(name, Address) for name in ("tables", "kept", "starts", "positions", "new_slots", "observed")],
+        *[(name, Address) for name in ("tables", "kept", "starts", "positions", "new_slots", "observed", "signs")],
         *[(name, _INT) for name in ("sequences", "lanes", "table_width", "kv_heads", "group", "measure", "window")],
         ("decay", ctypes.c_float),
+    ]
+
+
+class RotaryCall(ctypes.Structure):
+    """Cosines and sines of one step's positions, float32 [T, head_dim / 2] each; null for a model without RoPE."""
+
+    _fields_: ClassVar = [("cosine", Address), ("sine", Address)]
+
+
+class LinearCall(ctypes.Structure):
+    """A linear layer with packed weights, and what is done before and after it."""
+
+    _fields_: ClassVar = [
+        *[(name, Address) for name in ("weights", "bias", "norm")],
+        *[(name, _INT) for name in ("n", "k", "bits", "gated", "accumulate", "rows")],
+        ("eps", ctypes.c_float),
     ]
 
 
@@ -43,11 +60,40 @@ class Kernels:
         if not self._table:
             raise KernelsMissing(f"this CPU does not run the {variant} kernels")
         self.variant: str = library.kernels_name(self._table).decode()
+        self._append = library.kernels_append
         self._attend = library.kernels_attend
+        self._linear = library.kernels_linear
+
+    def append(self, call: PagedCall, layer: int, rotary: RotaryCall, fused: Tensor, queries: Tensor) -> None:
+        """Rotate and store new rows of `layer` from float32 `fused` [T, (heads + 2 * kv_heads) * head_dim].
+
+        `queries` float32 [T, heads, head_dim] receives the rotated queries.
+        """
+        self._append(self._table, ctypes.byref(call), layer, ctypes.byref(rotary), address(fused), address(queries))
 
     def attend(self, call: PagedCall, layer: int, queries: Tensor, output: Tensor) -> None:
         """Attention of float32 `queries` [T, heads, head_dim] over the rows of `layer`, into `output` of that shape."""
         self._attend(self._table, ctypes.byref(call), layer, address(queries), address(output))
+
+    def linear(self, call: LinearCall, x: Tensor, out: Tensor) -> None:
+        """`call` on float32 `x` [rows, k], or [rows, 2 * k] if it is gated, into float32 `out` [rows, n]."""
+        self._linear(self._table, ctypes.byref(call), address(x), address(out))
+
+
+def pack(weight: Tensor) -> tuple[Tensor, int]:
+    """Float32 weights [n, k], k a multiple of 32, as uint8 in the tiles that `Kernels.linear` reads, and their bits.
+
+    4 bits if the weights lie on 16 levels in every group of 32 along k, as those of a GGUF file in Q4 do; else 8, with
+    each group's largest on level 127. Raises KernelsMissing.
+    """
+    library = _library()
+    n, k = weight.shape
+    packed = torch.empty(library.kernels_packed_bytes(n, k, 4), dtype=torch.uint8)
+    if library.kernels_pack_exactly(address(weight), n, k, address(packed)):
+        return packed, 4
+    packed = torch.empty(library.kernels_packed_bytes(n, k, 8), dtype=torch.uint8)
+    library.kernels_pack_rounded(address(weight), n, k, address(packed))
+    return packed, 8
 
 
 def available_variants() -> list[str]:
@@ -68,10 +114,16 @@ def _library() -> ctypes.CDLL:
     if not found:
         raise KernelsMissing("the C++ kernels are not built: install a C++ compiler, then run `make` again")
     library = ctypes.CDLL(str(found[0]))
-    signatures = {
+    paged: list[Any] = [Address, ctypes.POINTER(PagedCall), _INT]
+    signatures: dict[str, tuple[Any, list[Any]]] = {
         "kernels_find": (Address, [ctypes.c_char_p]),
         "kernels_name": (ctypes.c_char_p, [Address]),
-        "kernels_attend": (None, [Address, ctypes.POINTER(PagedCall), _INT, Address, Address]),
+        "kernels_append": (None, [*paged, ctypes.POINTER(RotaryCall), Address, Address]),
+        "kernels_attend": (None, [*paged, Address, Address]),
+        "kernels_linear": (None, [Address, ctypes.POINTER(LinearCall), Address, Address]),
+        "kernels_packed_bytes": (_INT, [_INT, _INT, _INT]),
+        "kernels_pack_exactly": (_INT, [Address, _INT, _INT, Address]),
+        "kernels_pack_rounded": (None, [Address, _INT, _INT, Address]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)

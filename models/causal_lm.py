@@ -8,13 +8,17 @@ from typing import Protocol
 from torch import Tensor
 
 from models.config import ModelConfig
+from paged_kv.rotary import Rotary
 
 
 class Attend(Protocol):
     """Stores the new rows of one layer and attends over all of its sequences' rows."""
 
-    def __call__(self, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """`queries` [T, heads, head_dim], `keys` and `values` [T, kv_heads, head_dim]; returns the queries' shape."""
+    def __call__(self, layer: int, fused: Tensor, rotary: Rotary | None) -> Tensor:
+        """`fused` [T, (heads + 2 * kv_heads) * head_dim]: queries, keys and values side by side, not yet rotated.
+
+        Returns float32 [T, heads * head_dim].
+        """
 
 
 class CausalLM(ABC):

@@ -11,34 +11,36 @@ from tqdm import tqdm
 
 from models.causal_lm import Attend, CausalLM
 from models.config import ModelConfig
-from models.layers import Linear, Rotation, WeightReader, split_heads
+from models.linear import Linear, RmsNorm
+from models.weights import WeightReader
+from paged_kv.rotary import Rotary
 
 
 @dataclass(frozen=True, slots=True)
 class GatedLayer:
-    """Weights of one layer. `query_norm`, `key_norm` [head_dim]: RMS norms per head before RoPE (Qwen3), or None."""
+    """Weights of one layer. `query_norm`, `key_norm`: norms per head before RoPE (Qwen3), or None."""
 
-    input_norm: Tensor
+    input_norm: RmsNorm
     qkv: Linear
-    query_norm: Tensor | None
-    key_norm: Tensor | None
+    query_norm: RmsNorm | None
+    key_norm: RmsNorm | None
     output: Linear
-    feed_forward_norm: Tensor
+    feed_forward_norm: RmsNorm
     gate_up: Linear
     down: Linear
 
     @staticmethod
-    def read(weights: WeightReader) -> GatedLayer:
+    def read(weights: WeightReader, eps: float) -> GatedLayer:
         """From the names that Hugging Face gives to a layer of this kind."""
         attention = weights.under("self_attn.")
         normed = attention.has("q_norm.weight")
         return GatedLayer(
-            input_norm=weights.tensor("input_layernorm.weight"),
+            input_norm=RmsNorm(weights.tensor("input_layernorm.weight"), eps),
             qkv=attention.linear("q_proj", "k_proj", "v_proj"),
-            query_norm=attention.tensor("q_norm.weight") if normed else None,
-            key_norm=attention.tensor("k_norm.weight") if normed else None,
+            query_norm=RmsNorm(attention.tensor("q_norm.weight"), eps) if normed else None,
+            key_norm=RmsNorm(attention.tensor("k_norm.weight"), eps) if normed else None,
             output=attention.linear("o_proj"),
-            feed_forward_norm=weights.tensor("post_attention_layernorm.weight"),
+            feed_forward_norm=RmsNorm(weights.tensor("post_attention_layernorm.weight"), eps),
             gate_up=weights.linear("mlp.gate_proj", "mlp.up_proj"),
             down=weights.linear("mlp.down_proj"),
         )
@@ -48,7 +50,7 @@ class GatedDecoder(CausalLM):
     """Llama, Mistral, Qwen2 and Qwen3 differ in what their layers hold: biases, head norms, tied heads."""
 
     def __init__(
-        self, config: ModelConfig, embedding: Tensor, layers: Sequence[GatedLayer], norm: Tensor, head: Linear
+        self, config: ModelConfig, embedding: Tensor, layers: Sequence[GatedLayer], norm: RmsNorm, head: Linear
     ) -> None:
         assert config.rope is not None
         self.config = config
@@ -63,36 +65,33 @@ class GatedDecoder(CausalLM):
         """Read all weights; an output head that the checkpoint lacks is the embedding. Raises ModelError."""
         embedding = weights.tensor("model.embed_tokens.weight")
         layers = [
-            GatedLayer.read(weights.under(f"model.layers.{i}."))
+            GatedLayer.read(weights.under(f"model.layers.{i}."), config.norm_eps)
             for i in tqdm(range(config.num_layers), desc="Loading layers", disable=None, leave=False)
         ]
-        head = weights.linear("lm_head") if weights.has("lm_head.weight") else Linear(embedding)
-        return GatedDecoder(config, embedding, layers, weights.tensor("model.norm.weight"), head)
+        norm = RmsNorm(weights.tensor("model.norm.weight"), config.norm_eps)
+        return GatedDecoder(config, embedding, layers, norm, weights.head("lm_head", "model.embed_tokens", embedding))
 
     def hidden(self, tokens: Tensor, positions: Tensor, attend: Attend) -> Tensor:
         """See `CausalLM.hidden`."""
-        rotate = Rotation.at(positions, self._inverse_frequencies)
+        rotary = Rotary.at(positions, self._inverse_frequencies)
         residual = functional.embedding(tokens, self._embedding)
         for number, layer in enumerate(self._layers):
-            residual = residual + self._attention(
-                number, layer, self._normed(residual, layer.input_norm), rotate, attend
-            )
-            gate, up = layer.gate_up(self._normed(residual, layer.feed_forward_norm)).chunk(2, dim=-1)
-            residual = residual + layer.down(functional.silu(gate) * up)
-        return self._normed(residual, self._norm)
+            fused = self._fused(layer, residual)
+            layer.output(attend(number, fused, rotary).to(residual.dtype), add_to=residual)
+            layer.down(layer.gate_up(residual, norm=layer.feed_forward_norm), gated=True, add_to=residual)
+        return self._norm(residual)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """See `CausalLM.logits`."""
         return self._head(hidden).float()
 
-    def _attention(self, number: int, layer: GatedLayer, x: Tensor, rotate: Rotation, attend: Attend) -> Tensor:
-        config = self.config
-        heads = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-        queries, keys, values = split_heads(layer.qkv(x), heads, config.head_dim)
+    def _fused(self, layer: GatedLayer, residual: Tensor) -> Tensor:
+        """Queries, keys and values side by side, [T, (heads + 2 * kv_heads) * head_dim]."""
+        fused = layer.qkv(residual, norm=layer.input_norm)
         if layer.query_norm is not None and layer.key_norm is not None:
-            queries, keys = self._normed(queries, layer.query_norm), self._normed(keys, layer.key_norm)
-        attended = attend(number, rotate(queries), rotate(keys), values)
-        return layer.output(attended.to(x.dtype).flatten(1))
-
-    def _normed(self, x: Tensor, weight: Tensor) -> Tensor:
-        return functional.rms_norm(x, weight.shape, weight, self.config.norm_eps)
+            config = self.config
+            split = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
+            queries, keys, _ = fused.view(fused.shape[0], -1, config.head_dim).split(split, dim=1)
+            queries.copy_(layer.query_norm(queries))
+            keys.copy_(layer.key_norm(keys))
+        return fused

@@ -11,11 +11,14 @@ from models import families
 from models.causal_lm import CausalLM
 from models.checkpoint import Checkpoint
 from models.errors import ModelError
-from models.layers import WeightReader
+from models.weights import WeightReader
 
 
-def load_model(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> CausalLM:
-    """The model in `checkpoint`, its weights converted to `dtype`. Raises ModelError if it is not supported."""
+def load_model(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, *, quantize: bool = False) -> CausalLM:
+    """The model in `checkpoint`, its weights converted to `dtype`; `quantize`: see `WeightReader`.
+
+    Raises ModelError if it is not supported.
+    """
     known = sorted(module.name for module in iter_modules(families.__path__))
     family = checkpoint.config.get("model_type")
     if family not in known:
@@ -23,6 +26,6 @@ def load_model(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32) -> Ca
     if checkpoint.config.get("quantization_config"):
         raise ModelError("quantised safetensors weights (quantization_config) are not supported; use the original ones")
     model: CausalLM = import_module(f"models.families.{family}").build(
-        checkpoint.config, WeightReader(checkpoint, dtype)
+        checkpoint.config, WeightReader(checkpoint, dtype, quantize=quantize)
     )
     return model

@@ -15,6 +15,7 @@ from paged_kv.backend import AttentionBackend
 from paged_kv.batch import PagedBatch, TableMirror
 from paged_kv.eviction import EvictionDriver
 from paged_kv.pool import KVPool
+from paged_kv.rotary import Rotary
 from paged_kv.table import Counts
 from scheduler.plan import Eviction, SequenceWork, StepPlan, StepResult, WorkResult
 from scheduler.request import TokenLogprob
@@ -73,11 +74,9 @@ class ModelRunner:
             results.append(replace(result, prompt=self._score(item, hidden[start:])))
         return tuple(results)
 
-    def _attend(self, batch: PagedBatch, layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        lanes = slice(layer * batch.kv_heads, (layer + 1) * batch.kv_heads)
-        slots = batch.new_slots[:, lanes].flatten()
-        self._pool.write(slots, keys.flatten(0, 1), values.flatten(0, 1))
-        return self._backend.attend(self._pool, layer, queries, batch)
+    def _attend(self, batch: PagedBatch, layer: int, fused: Tensor, rotary: Rotary | None) -> Tensor:
+        queries = self._backend.append(self._pool, layer, fused, rotary, batch)
+        return self._backend.attend(self._pool, layer, queries, batch).flatten(1)
 
     def _draw(self, work: Sequence[SequenceWork], batch: PagedBatch, hidden: Tensor) -> list[WorkResult]:
         orders = [item.sample for item in work if item.sample is not None]

@@ -9,20 +9,40 @@ from torch import Tensor
 from paged_kv.batch import PagedBatch
 from paged_kv.plugins import load
 from paged_kv.pool import KVPool
+from paged_kv.rotary import Rotary
 
 _FASTEST_FIRST = ("cpu", "reference")
 
 
 class AttentionBackend(ABC):
-    """Attends over lane pages. Keeps nothing of sequences between calls; the runner's thread alone calls it."""
+    """Attends over lane pages. Keeps nothing of sequences between calls; the runner's thread alone calls it.
+
+    `head_dim` must be a multiple of `head_dim_step`.
+    """
+
+    head_dim_step = 1
 
     @abstractmethod
-    def unavailable_reason(self, head_dim: int) -> str | None:
-        """Why this backend cannot run here, for rows of `head_dim` numbers; None if it can."""
+    def unavailable_reason(self) -> str | None:
+        """Why this backend cannot run here; None if it can."""
 
     @abstractmethod
     def __str__(self) -> str:
         """What computes, in words for an operator."""
+
+    def append(self, pool: KVPool, layer: int, fused: Tensor, rotary: Rotary | None, batch: PagedBatch) -> Tensor:
+        """Store the new rows of `layer`, and return the queries to attend with, [T, heads, head_dim].
+
+        `fused` [T, (heads + 2 * kv_heads) * head_dim] holds queries, keys and values side by side, not yet rotated.
+        """
+        heads = fused.shape[1] // pool.head_dim - 2 * batch.kv_heads
+        split = (heads, batch.kv_heads, batch.kv_heads)
+        parts: tuple[Tensor, ...] = fused.view(fused.shape[0], -1, pool.head_dim).split(split, dim=1)
+        queries, keys, values = parts
+        queries, keys = (queries, keys) if rotary is None else (rotary(queries), rotary(keys))
+        lanes = slice(layer * batch.kv_heads, (layer + 1) * batch.kv_heads)
+        pool.write(batch.new_slots[:, lanes].flatten(), keys.flatten(0, 1), values.flatten(0, 1))
+        return queries
 
     @abstractmethod
     def attend(self, pool: KVPool, layer: int, queries: Tensor, batch: PagedBatch) -> Tensor:
@@ -40,12 +60,18 @@ def load_backend(name: str, head_dim: int) -> AttentionBackend:
     Raises ValueError if it can't run.
     """
     if name == "auto":
-        return next(kind for kind in map(_backend, _FASTEST_FIRST) if kind.unavailable_reason(head_dim) is None)
+        return next(kind for kind in map(_backend, _FASTEST_FIRST) if _obstacle(kind, head_dim) is None)
     backend = _backend(name)
-    reason = backend.unavailable_reason(head_dim)
-    if reason is not None:
-        raise ValueError(f"attention backend {name!r} cannot run here: {reason}")
+    obstacle = _obstacle(backend, head_dim)
+    if obstacle is not None:
+        raise ValueError(f"attention backend {name!r} cannot run here: {obstacle}")
     return backend
+
+
+def _obstacle(backend: AttentionBackend, head_dim: int) -> str | None:
+    if head_dim % backend.head_dim_step:
+        return f"head_dim {head_dim} is no multiple of {backend.head_dim_step}"
+    return backend.unavailable_reason()
 
 
 def _backend(name: str) -> AttentionBackend:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from paged_kv.format import PageFormat
 from paged_kv.observation import Observation
+from paged_kv.rotation import Rotation
 
 
 class KVPool:
@@ -18,7 +19,8 @@ class KVPool:
         keys, values   [num_pages, page_size, width]        stored vectors, see `PageFormat`
         state          [num_pages, page_size, state_bytes]  uint8, what the observation keeps about each row
 
-    Page 0 stays zero: padded tables point at it. The runner's thread alone touches the pool.
+    Page 0 stays zero: padded tables point at it. Keys are stored under `rotation`, if the format asks for one.
+    The runner's thread alone touches the pool.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class KVPool:
         self.head_dim = head_dim
         self.format = page_format
         self.observation = observation
+        self.rotation = Rotation(head_dim) if page_format.rotates_keys else None
         width = page_format.width(head_dim)
         self.keys = _zeros((num_pages, page_size, width), page_format.dtype, device)
         self.values = _zeros((num_pages, page_size, width), page_format.dtype, device)
@@ -48,6 +51,7 @@ class KVPool:
 
     def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store new rows: `slots` int64 [n], `keys` and `values` float [n, head_dim]. Their state starts at zero."""
+        keys = keys if self.rotation is None else self.rotation(keys)
         self.keys.flatten(0, 1).index_copy_(0, slots, self.format.encode(keys))
         self.values.flatten(0, 1).index_copy_(0, slots, self.format.encode(values))
         if self.observation is not None:
@@ -62,7 +66,10 @@ class KVPool:
     def poison(self, pages: Tensor) -> None:
         """Fill `pages` with values that no result survives, so that a read of a freed page cannot pass unseen."""
         for plane in (self.keys, self.values):
-            plane.index_fill_(0, pages, float("nan"))
+            if plane.is_floating_point():
+                plane.index_fill_(0, pages, float("nan"))
+            else:
+                plane.index_fill_(0, pages, 255)  # scale and zero of all ones are NaN
         self.state.index_fill_(0, pages, 255)
 
 

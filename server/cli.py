@@ -59,6 +59,12 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
 def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="of weights (%(default)s = float32)")
+    add(
+        "--quantization",
+        choices=["auto", "none", "int8"],
+        default="auto",
+        help="of weights and activations (%(default)s = int8 where the C++ kernels are built)",
+    )
     add("--max-model-len", type=_number(1), metavar="TOKENS", help="context length (default: the model's)")
     add("--max-num-seqs", type=_number(1), default=64, metavar="N", help="sequences that run at once (%(default)s)")
     add("--max-num-batched-tokens", type=_number(2), default=512, metavar="N", help="tokens per step (%(default)s)")
@@ -132,6 +138,7 @@ def engine_options(parsed: argparse.Namespace) -> EngineOptions:
         cache_dir=parsed.cache_dir,
         chat_template=parsed.chat_template,
         dtype=parsed.dtype,
+        quantization=parsed.quantization,
         max_model_len=parsed.max_model_len,
         max_num_seqs=parsed.max_num_seqs,
         max_num_batched_tokens=parsed.max_num_batched_tokens,

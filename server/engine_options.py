@@ -21,6 +21,7 @@ class EngineOptions:
     cache_dir: Path | None = None
     chat_template: Path | None = None
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    quantization: Literal["auto", "none", "int8"] = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 512

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from csrc.library import Kernels, KernelsMissing
 from models.checkpoint import Checkpoint
 from models.config import ModelConfig
 from models.loader import load_model
@@ -56,7 +57,8 @@ def assemble(options: EngineOptions) -> Assembly:
     checkpoint = Checkpoint(prepare_model(options.model, options.cache_dir or default_cache_dir(), logger.info))
     policies = offered_policies(options.kv_policy)
     dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
-    model = load_model(checkpoint, dtype)
+    quantize = _quantizes(options)
+    model = load_model(checkpoint, dtype, quantize=quantize)
     tokenizer = Tokenizer.from_folder(checkpoint.folder, _chat_template(options))
     pool = _pool(options, model.config, policies[options.kv_policy])
     config = _scheduler_config(options, model.config, checkpoint, pool, policies)
@@ -65,7 +67,8 @@ def assemble(options: EngineOptions) -> Assembly:
     backend = _backend(options, model.config)
     runner = ModelRunner(model, pool, mirror, backend, drivers, tokenizer.vocab_size)
     scheduler = Scheduler(config)
-    summary = (f"Attention: {backend}", *_summary(options, model.config, scheduler, pool))
+    computes = "8-bit weights and activations" if quantize else options.dtype.replace("auto", "float32")
+    summary = (f"Linear layers: {computes}; attention: {backend}", *_summary(options, model.config, scheduler, pool))
     return Assembly(scheduler, runner, tokenizer, summary)
 
 
@@ -97,6 +100,18 @@ def _driver(options: EngineOptions, policy: Policy, model: ModelConfig) -> Evict
     )
 
 
+def _quantizes(options: EngineOptions) -> bool:
+    if options.quantization == "none":
+        return False
+    try:
+        Kernels()
+    except KernelsMissing as missing:
+        if options.quantization == "int8":
+            raise LaunchError(f"--quantization int8: {missing}") from missing
+        return False
+    return True
+
+
 def _backend(options: EngineOptions, model: ModelConfig) -> AttentionBackend:
     try:
         return load_backend(options.attention_backend, model.head_dim)
@@ -122,6 +137,11 @@ def _pool(options: EngineOptions, model: ModelConfig, policy: Policy) -> KVPool:
         page_format = load_format(name)
     except ValueError as error:
         raise LaunchError(f"--kv-cache-dtype: {error}") from error
+    if model.head_dim % page_format.head_dim_step:
+        raise LaunchError(
+            f"--kv-cache-dtype {name} needs a head_dim that is a multiple of {page_format.head_dim_step}, and this "
+            f"model's is {model.head_dim}; choose float32 or bfloat16"
+        )
     memory = options.kv_cache_memory_bytes or default_pool_bytes()
     page = KVPool.bytes_per_page(options.page_size, model.head_dim, page_format, policy.observation)
     least = 2 * model.num_lanes + 1

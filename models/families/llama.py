@@ -8,7 +8,7 @@ from typing import Any
 from models.causal_lm import CausalLM
 from models.config import ModelConfig, RopeConfig, refuse_activation
 from models.gated_decoder import GatedDecoder
-from models.layers import WeightReader
+from models.weights import WeightReader
 
 
 def build(config: Mapping[str, Any], weights: WeightReader) -> CausalLM:

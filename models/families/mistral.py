@@ -8,7 +8,7 @@ from typing import Any
 from models.causal_lm import CausalLM
 from models.config import refuse_sliding_window
 from models.families import llama
-from models.layers import WeightReader
+from models.weights import WeightReader
 
 
 def build(config: Mapping[str, Any], weights: WeightReader) -> CausalLM:

@@ -12,7 +12,8 @@ from tqdm import tqdm
 
 from models.causal_lm import Attend, CausalLM
 from models.config import ModelConfig, refuse_activation
-from models.layers import Linear, WeightReader, split_heads
+from models.linear import Linear
+from models.weights import WeightReader
 
 _POSITION_OFFSET = 2  # the position table keeps its first two entries for padding
 
@@ -59,25 +60,23 @@ class OptLayer:
 
 
 class OptDecoder(CausalLM):
-    """`norm_first`: norms stand before attention and feed-forward (all but OPT-350m), otherwise behind the residual.
-
-    `head` None: the embedding, as in all models that were published.
-    """
+    """`norm_first`: norms stand before attention and feed-forward (all but OPT-350m), otherwise behind the residual."""
 
     def __init__(
         self,
         config: ModelConfig,
         weights: WeightReader,
         layers: Sequence[OptLayer],
-        head: Linear | None,
+        embedding: Tensor,
+        head: Linear,
         *,
         norm_first: bool,
     ) -> None:
         self.config = config
         self._layers = layers
         self._norm_first = norm_first
-        self._embedding = weights.tensor("embed_tokens.weight")
-        self._head = head or Linear(self._embedding)
+        self._embedding = embedding
+        self._head = head
         self._positions = weights.tensor("embed_positions.weight")
         self._project_in = weights.linear("project_in") if weights.has("project_in.weight") else None
         self._project_out = weights.linear("project_out") if weights.has("project_out.weight") else None
@@ -101,10 +100,8 @@ class OptDecoder(CausalLM):
         return self._head(hidden).float()
 
     def _layer(self, number: int, layer: OptLayer, x: Tensor, attend: Attend) -> Tensor:
-        heads = (self.config.num_heads,) * 3
         normed = layer.attention_norm(x) if self._norm_first else x
-        queries, keys, values = split_heads(layer.qkv(normed), heads, self.config.head_dim)
-        x = x + layer.output(attend(number, queries, keys, values).to(x.dtype).flatten(1))
+        x = x + layer.output(attend(number, layer.qkv(normed), None).to(x.dtype))
         if not self._norm_first:
             x = layer.attention_norm(x)
         normed = layer.feed_forward_norm(x) if self._norm_first else x
@@ -116,10 +113,13 @@ def build(config: Mapping[str, Any], weights: WeightReader) -> CausalLM:
     """The model that `config` (a config.json) describes. Raises ModelError."""
     refuse_activation(config, "activation_function", ("relu",))
     read = ModelConfig.read(config, rope=None, norm_eps=1e-5)
-    decoder = weights.under("model.decoder." if weights.has("model.decoder.embed_tokens.weight") else "decoder.")
+    prefix = "model.decoder." if weights.has("model.decoder.embed_tokens.weight") else "decoder."
+    decoder = weights.under(prefix)
     layers = [
         OptLayer.read(decoder.under(f"layers.{i}."))
         for i in tqdm(range(read.num_layers), desc="Loading layers", disable=None, leave=False)
     ]
-    head = weights.linear("lm_head") if weights.has("lm_head.weight") else None
-    return OptDecoder(read, decoder, layers, head, norm_first=bool(config.get("do_layer_norm_before", True)))
+    embedding = decoder.tensor("embed_tokens.weight")
+    head = weights.head("lm_head", f"{prefix}embed_tokens", embedding)
+    norm_first = bool(config.get("do_layer_norm_before", True))
+    return OptDecoder(read, decoder, layers, embedding, head, norm_first=norm_first)

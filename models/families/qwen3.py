@@ -7,7 +7,7 @@ from typing import Any
 
 from models.causal_lm import CausalLM
 from models.families import qwen2
-from models.layers import WeightReader
+from models.weights import WeightReader
 
 _HEAD_DIM_IF_UNSAID = 128
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from csrc.library import Kernels, KernelsMissing, PagedCall, address
+from csrc.library import Kernels, KernelsMissing, PagedCall, RotaryCall, address
 from paged_kv.backend import AttentionBackend
 from paged_kv.batch import PagedBatch
+from paged_kv.formats import bfloat16, float32, int4, int8
 from paged_kv.pool import KVPool
+from paged_kv.rotary import Rotary
 
-_FORMATS = {torch.float32: 0, torch.bfloat16: 1}
-_HEAD_DIM_STEP = 16  # the widest vector register
+_FORMATS = {float32.FORMAT: 0, bfloat16.FORMAT: 1, int8.FORMAT: 2, int4.FORMAT: 3}
 _MEASURES = {"probability": 0, "square": 1, "unimportant": 2}
 
 
 class CpuBackend(AttentionBackend):
     """Owns nothing but the call that it fills in anew for every batch. `variant`: see `Kernels`."""
+
+    head_dim_step = 16  # the widest vector register
 
     def __init__(self, variant: str | None = None) -> None:
         self._batch: PagedBatch | None = None
@@ -26,14 +29,24 @@ class CpuBackend(AttentionBackend):
         except KernelsMissing as missing:
             self._kernels, self._missing = None, str(missing)
 
-    def unavailable_reason(self, head_dim: int) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """See `AttentionBackend.unavailable_reason`."""
-        if self._kernels is None:
-            return self._missing
-        return f"head_dim {head_dim} is no multiple of {_HEAD_DIM_STEP}" if head_dim % _HEAD_DIM_STEP else None
+        return None if self._kernels else self._missing
 
     def __str__(self) -> str:
         return f"C++ kernels for {self._kernels.variant}" if self._kernels else "C++ kernels, not built"
+
+    def append(self, pool: KVPool, layer: int, fused: Tensor, rotary: Rotary | None, batch: PagedBatch) -> Tensor:
+        """See `AttentionBackend.append`."""
+        assert self._kernels is not None
+        if batch is not self._batch:
+            self._prepare(pool, batch)
+        heads = fused.shape[1] // pool.head_dim - 2 * batch.kv_heads
+        self._call.group = heads // batch.kv_heads
+        queries = torch.empty(fused.shape[0], heads, pool.head_dim)
+        turns = RotaryCall(address(rotary.cosine), address(rotary.sine)) if rotary else RotaryCall()
+        self._kernels.append(self._call, layer, turns, fused.float().contiguous(), queries)
+        return queries
 
     def attend(self, pool: KVPool, layer: int, queries: Tensor, batch: PagedBatch) -> Tensor:
         """See `AttentionBackend.attend`."""
@@ -54,7 +67,7 @@ class CpuBackend(AttentionBackend):
             keys=address(pool.keys),
             values=address(pool.values),
             state=address(pool.state),
-            format=_FORMATS[pool.keys.dtype],
+            format=_FORMATS[pool.format],
             page_size=pool.page_size,
             head_dim=pool.head_dim,
             key_bytes=pool.keys.shape[2] * pool.keys.element_size(),
@@ -66,6 +79,7 @@ class CpuBackend(AttentionBackend):
             positions=address(batch.positions),
             new_slots=address(batch.new_slots),
             observed=address(self._observed),
+            signs=address(pool.rotation.signs) if pool.rotation else None,
             sequences=batch.num_sequences,
             lanes=batch.tables.shape[1],
             table_width=batch.tables.shape[2],

@@ -24,7 +24,7 @@ class ReferenceBackend(AttentionBackend):
     def __init__(self) -> None:
         self._blocks: dict[str, Tensor] = {}
 
-    def unavailable_reason(self, head_dim: int) -> str | None:
+    def unavailable_reason(self) -> str | None:
         """See `AttentionBackend.unavailable_reason`."""
         return None
 
@@ -33,6 +33,7 @@ class ReferenceBackend(AttentionBackend):
 
     def attend(self, pool: KVPool, layer: int, queries: Tensor, batch: PagedBatch) -> Tensor:
         """See `AttentionBackend.attend`."""
+        queries = queries if pool.rotation is None else pool.rotation(queries)
         output = torch.empty_like(queries, dtype=torch.float32)
         lanes = slice(layer * batch.kv_heads, (layer + 1) * batch.kv_heads)
         for members in _groups(batch, batch.kept[:, lanes].amax(dim=1).tolist()):

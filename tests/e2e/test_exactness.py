@@ -23,7 +23,9 @@ pytestmark = pytest.mark.model
 
 _NEW_TOKENS = 20
 _MIB = 2**20
-_BASE = EngineOptions(kv_policy="full", kv_cache_memory_bytes=128 * _MIB, max_num_seqs=4, debug_pages=True)
+_BASE = EngineOptions(
+    quantization="none", kv_policy="full", kv_cache_memory_bytes=128 * _MIB, max_num_seqs=4, debug_pages=True
+)
 _SCENARIOS = {
     "batched": _BASE,
     "alone": replace(_BASE, max_num_seqs=1),

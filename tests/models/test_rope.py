@@ -14,7 +14,7 @@ from transformers import AutoConfig, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from models.config import RopeConfig
-from models.layers import Rotation
+from paged_kv.rotary import Rotary
 
 HEAD_DIM = 32
 LLAMA3 = {
@@ -90,7 +90,7 @@ def test_rotation_is_that_of_transformers(dtype: torch.dtype) -> None:
     rope = LlamaRotaryEmbedding(LlamaConfig(hidden_size=HEAD_DIM, num_attention_heads=1))
     cos, sin = rope(torch.zeros(1), positions[None])
     expected = apply_rotary_pos_emb(queries.float(), keys.float(), cos[0], sin[0], unsqueeze_dim=1)
-    rotate = Rotation.at(positions, rope.inv_freq)
+    rotate = Rotary.at(positions, rope.inv_freq)
     for ours, theirs in zip((rotate(queries), rotate(keys)), expected, strict=True):
         assert ours.dtype == dtype
         torch.testing.assert_close(ours, theirs.to(dtype), rtol=1e-5, atol=1e-5)
@@ -102,7 +102,7 @@ def test_products_depend_on_distance_alone(first: int, second: int, shift: int, 
     frequencies = RopeConfig(theta=10000.0).inverse_frequencies(HEAD_DIM)
 
     def product(query_at: int, key_at: int) -> torch.Tensor:
-        turned = (Rotation.at(torch.tensor([at]), frequencies)(x) for at, x in ((query_at, query), (key_at, key)))
+        turned = (Rotary.at(torch.tensor([at]), frequencies)(x) for at, x in ((query_at, query), (key_at, key)))
         return torch.mul(*turned).sum()
 
     torch.testing.assert_close(product(first, second), product(first + shift, second + shift), rtol=0, atol=2e-2)

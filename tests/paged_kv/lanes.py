@@ -11,9 +11,10 @@ from paged_kv.batch import PagedBatch, TableMirror
 from paged_kv.format import load_format
 from paged_kv.observation import Observation
 from paged_kv.pool import KVPool
+from paged_kv.rotation import Rotation
 from paged_kv.table import PageTable
 
-HEAD_DIM = 16
+HEAD_DIM = 32
 
 
 class World:
@@ -60,14 +61,18 @@ class World:
         for lane in range(self.num_lanes):
             keys, values = self.normal(tokens, HEAD_DIM), self.normal(tokens, HEAD_DIM)
             self.pool.write(batch.new_slots[:, lane], keys, values)
-            decode = self.pool.format.decode
-            keys, values = decode(self.pool.format.encode(keys)), decode(self.pool.format.encode(values))
+            keys, values = self._as_stored(keys, self.pool.rotation), self._as_stored(values)
             rows = iter(zip(keys, values, strict=True))
             for slot, count in counts.items():
                 self.rows[slot][lane].extend(next(rows) for _ in range(count))
         for slot, count in counts.items():
             self.positions[slot] = self.positions.get(slot, 0) + count
         return batch
+
+    def _as_stored(self, vectors: Tensor, rotation: Rotation | None = None) -> Tensor:
+        """`vectors` [n, HEAD_DIM] after the loss of precision that the pool's format means."""
+        basis = torch.eye(HEAD_DIM) if rotation is None else rotation(torch.eye(HEAD_DIM))
+        return self.pool.format.decode(self.pool.format.encode(vectors @ basis)) @ basis.T
 
     def truncate(self, slot: int, kept: list[int]) -> None:
         """Drop rows behind `kept` per lane, as if evicted from the end; their pages are poisoned."""

@@ -124,7 +124,7 @@ def test_any_choice_keeps_order_counts_and_protected_rows(data: st.DataObject) -
         assert sum(map(len, after)) == min(sum(kept), 4 * rows_each)
     counts = {0: 1, 1: 2}
     batch = world.append(counts)
-    queries = world.normal(3, world.kv_heads * world.group, 16)
+    queries = world.normal(3, world.kv_heads * world.group, HEAD_DIM)
     from paged_kv.backend import load_backend
 
     got = load_backend("reference", HEAD_DIM).attend(world.pool, 0, queries, batch)

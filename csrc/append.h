@@ -1,0 +1,78 @@
+// New tokens enter the pool: RoPE (Su et al., arXiv 2104.09864) on queries and keys, and rows stored in their format.
+#pragma once
+
+#include <omp.h>
+
+#include <vector>
+
+#include "calls.h"
+#include "rows.h"
+#include "simd.h"
+
+namespace SIMD_VARIANT {
+
+// Turns the halves of x together; a null cosine leaves x as it is.
+inline void rope(const float* x, const float* cosine, const float* sine, int64_t n, float* out) {
+    if (cosine == nullptr) {
+        std::memcpy(out, x, n * sizeof(float));
+        return;
+    }
+    for (int64_t i = 0; i < n / 2; i++) {
+        const float a = x[i], b = x[i + n / 2];
+        out[i] = a * cosine[i] - b * sine[i];
+        out[i + n / 2] = b * cosine[i] + a * sine[i];
+    }
+}
+
+class Append {
+  public:
+    Append(const PagedCall& call, int64_t layer, const RotaryCall& rotary, const float* fused, float* queries)
+        : call_(call), rotary_(rotary), fused_(fused), queries_(queries), first_lane_(layer * call.kv_heads) {}
+
+    void run() {
+        const int64_t tokens = call_.starts[call_.sequences];
+        with_row(call_.format, [&](auto row) {
+#pragma omp parallel for schedule(static) if (tokens > 4)
+            for (int64_t token = 0; token < tokens; token++) append<decltype(row)>(token);
+        });
+    }
+
+  private:
+    const PagedCall& call_;
+    const RotaryCall& rotary_;
+    const float* fused_;
+    float* queries_;
+    int64_t first_lane_;
+
+    template <class Row>
+    void append(int64_t token) const {
+        const int64_t d = call_.head_dim, heads = call_.kv_heads * call_.group;
+        static thread_local std::vector<float> buffer;
+        if (int64_t(buffer.size()) < 2 * d) buffer.resize(2 * d);
+        float *turned = buffer.data(), *rotated = turned + d;
+        const float* cosine = rotary_.cosine == nullptr ? nullptr : rotary_.cosine + token * d / 2;
+        const float* sine = rotary_.sine == nullptr ? nullptr : rotary_.sine + token * d / 2;
+        const float* queries = fused_ + token * (heads + 2 * call_.kv_heads) * d;
+        const float* keys = queries + heads * d;
+        const float* values = keys + call_.kv_heads * d;
+        for (int64_t h = 0; h < heads; h++) rope(queries + h * d, cosine, sine, d, queries_ + (token * heads + h) * d);
+        for (int64_t h = 0; h < call_.kv_heads; h++) {
+            const int64_t slot = call_.new_slots[token * call_.lanes + first_lane_ + h];
+            const float* key = turned;
+            rope(keys + h * d, cosine, sine, d, turned);
+            if (call_.signs != nullptr) {
+                rotate(turned, call_.signs, d, rotated);
+                key = rotated;
+            }
+            Row::encode(key, (uint8_t*)call_.keys + slot * call_.key_bytes, d);
+            Row::encode(values + h * d, (uint8_t*)call_.values + slot * call_.value_bytes, d);
+            if (call_.state_bytes) std::memset(call_.state + slot * call_.state_bytes, 0, call_.state_bytes);
+        }
+    }
+};
+
+inline void append(const PagedCall& call, int64_t layer, const RotaryCall& rotary, const float* fused, float* queries) {
+    Append(call, layer, rotary, fused, queries).run();
+}
+
+}  // namespace SIMD_VARIANT
