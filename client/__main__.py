@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from client.bench import EXIT_INTERRUPTED, bench
 from client.cli import PROG, parse_options
-from client.errors import BenchError
+from client.errors import BenchError, Interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BenchError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         return EXIT_INTERRUPTED
 
 

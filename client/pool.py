@@ -1,42 +1,85 @@
-"""Connections to the server under test."""
+"""Connections to the servers under test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import asyncio
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import httpx
+
+from client.backlog import Backlog
+from client.connection import Clock, Connection, Receiver
 
 CONNECT_TIMEOUT_S = 30.0
 KEEPALIVE_S = 4.0
 """Servers close idle connections from 5 s on; a request sent at that moment is lost, so the client goes first."""
 
 
+class CannotConnect(Exception):
+    """Nobody took the connection. The message says why."""
+
+
+Origin = tuple[bool, str, int]
+"""Whether TLS is spoken, host, port: connections to one origin are alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A URL taken apart once, so that it need not be for every request."""
+
+    origin: Origin
+    authority: str
+    path: str
+
+    @classmethod
+    def of(cls, url: str) -> Address:
+        """Takes apart an http or https URL. Raises httpx.InvalidURL."""
+        parsed = httpx.URL(url)
+        tls = parsed.scheme == "https"
+        origin = (tls, parsed.host, parsed.port or (443 if tls else 80))
+        return cls(origin, parsed.netloc.decode("ascii"), parsed.raw_path.decode("ascii"))
+
+
 class ConnectionPool:
     """Lends connections, the one used last first, and opens one more when all are lent.
 
-    There are as many connections as requests in flight, never fewer, and each is an httpx client of its own: httpx's
-    pool walks over all its connections for every request, which costs seconds from a hundred requests in flight on.
-    Nothing is retried and nothing times out but the connection itself.
+    There are as many connections as requests in flight, never fewer. Nothing is retried, and nothing times out but the
+    connection itself. `headers` go with every request.
     """
 
     def __init__(self, headers: Mapping[str, str] | None = None) -> None:
         # Answers must not be compressed: a compressor between server and client holds events back.
-        self._headers = {"Accept-Encoding": "identity"} | dict(headers or {})
-        self._tls = httpx.create_ssl_context()
-        self._clients: list[httpx.AsyncClient] = []
-        self._free: list[httpx.AsyncClient] = []
+        self._headers = {"Accept-Encoding": "identity", "User-Agent": "scissorserve-bench"} | dict(headers or {})
+        self._backlog = Backlog()
+        self._tls: ssl.SSLContext | None = None
+        self._open: set[Connection] = set()
+        self._free: dict[Origin, list[tuple[float, Connection]]] = {}
 
-    @contextmanager
-    def lend(self) -> Iterator[httpx.AsyncClient]:
-        """A client with one connection, for one request."""
-        client = self._free.pop() if self._free else self._open()
-        try:
-            yield client
-        finally:
-            self._free.append(client)
+    async def warm(self, address: Address, count: int) -> None:
+        """Opens connections until `count` are free, so that the first requests need not wait for theirs.
+
+        Those that cannot be opened are left to the requests, which say why.
+        """
+        usable = [self._take_free(address.origin) for _ in range(count)]
+        missing = [self._connect(address.origin) for one in usable if one is None]
+        opened = await asyncio.gather(*missing, return_exceptions=True)
+        for connection in (*usable, *opened):
+            if isinstance(connection, Connection):
+                self._give_back(address.origin, connection)
+
+    async def request(
+        self, method: str, address: Address, headers: Mapping[str, str], body: bytes, receiver: Receiver, clock: Clock
+    ) -> None:
+        """One exchange on a connection of its own. Raises CannotConnect, Disconnected, or what `receiver` raises."""
+        fields = {"Host": address.authority} | self._headers | dict(headers)
+        async with self._lend(address.origin) as connection:
+            await connection.exchange(method, address.path, fields.items(), body, receiver, clock)
 
     async def __aenter__(self) -> Self:
         return self
@@ -44,15 +87,50 @@ class ConnectionPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for client in self._clients:
-            await client.aclose()
+        for connection in self._open:
+            connection.abort()
+        await asyncio.sleep(0)  # the turn in which transports close
 
-    def _open(self) -> httpx.AsyncClient:
-        client = httpx.AsyncClient(
-            headers=self._headers,
-            verify=self._tls,
-            timeout=httpx.Timeout(None, connect=CONNECT_TIMEOUT_S),
-            limits=httpx.Limits(max_connections=1, max_keepalive_connections=1, keepalive_expiry=KEEPALIVE_S),
-        )
-        self._clients.append(client)
-        return client
+    @asynccontextmanager
+    async def _lend(self, origin: Origin) -> AsyncIterator[Connection]:
+        connection = self._take_free(origin) or await self._connect(origin)
+        try:
+            yield connection
+        finally:
+            self._give_back(origin, connection)
+
+    def _give_back(self, origin: Origin, connection: Connection) -> None:
+        if connection.reusable:
+            self._free.setdefault(origin, []).append((time.monotonic(), connection))
+        else:
+            self._discard(connection)
+
+    def _take_free(self, origin: Origin) -> Connection | None:
+        free = self._free.get(origin, [])
+        while free:
+            since, connection = free.pop()
+            if connection.reusable and time.monotonic() - since < KEEPALIVE_S:
+                return connection
+            self._discard(connection)
+        return None
+
+    def _discard(self, connection: Connection) -> None:
+        connection.abort()
+        self._open.discard(connection)
+
+    async def _connect(self, origin: Origin) -> Connection:
+        tls, host, port = origin
+        if tls and self._tls is None:
+            self._tls = httpx.create_ssl_context()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._backlog), host, port, ssl=self._tls if tls else None
+                )
+        except TimeoutError as error:
+            raise CannotConnect(f"no connection within {CONNECT_TIMEOUT_S:g} s") from error
+        except OSError as error:
+            raise CannotConnect(error.strerror or str(error)) from error
+        self._open.add(connection)
+        return connection

@@ -9,7 +9,6 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from client.errors import BenchError
-from client.pool import ConnectionPool
 from client.wire import error_text
 
 PROBE_TIMEOUT_S = 10.0
@@ -24,7 +23,7 @@ class _Models(BaseModel):
     data: list[_Model]
 
 
-async def wait_until_ready(pool: ConnectionPool, url: str, timeout_s: float) -> httpx.Response:
+async def wait_until_ready(client: httpx.AsyncClient, url: str, timeout_s: float) -> httpx.Response:
     """Asks `url` until it answers, with anything but 503, and returns that answer.
 
     Tries at least once. Raises BenchError if there is none within `timeout_s`.
@@ -32,8 +31,7 @@ async def wait_until_ready(pool: ConnectionPool, url: str, timeout_s: float) -> 
     deadline = time.monotonic() + timeout_s
     while True:
         try:
-            with pool.lend() as client:
-                response = await client.get(url, timeout=PROBE_TIMEOUT_S)
+            response = await client.get(url, timeout=PROBE_TIMEOUT_S)
         except httpx.HTTPError as error:
             problem = f"cannot reach {url} ({str(error) or type(error).__name__})"
         else:

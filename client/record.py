@@ -34,6 +34,7 @@ class RequestRecord:
 
     `due` is when the load plan wanted it sent, and where every latency starts; `sent` is when it was.
     `prompt_tokens` and `completion_tokens` are the server's own count, None where it gave none.
+    `expects` is what a right answer contains, None if any is right.
     A record without failure has at least one arrival.
     """
 
@@ -46,6 +47,7 @@ class RequestRecord:
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     failure: Failure | None = None
+    expects: str | None = None
 
     @property
     def text(self) -> str:
@@ -56,3 +58,8 @@ class RequestRecord:
     def input_tokens(self) -> int:
         """The server's count of the prompt, else the length that was asked for."""
         return self.prompt_tokens if self.prompt_tokens is not None else self.prompt_len
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the answer holds what it must hold."""
+        return self.expects is None or self.expects in self.text

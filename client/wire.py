@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from client.dataset import Prompt
+from client.prompts import Content
 
 Backend = Literal["openai", "openai-chat"]
 
@@ -26,9 +26,12 @@ class BodyTemplate:
     ignore_eos: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
-    def render(self, prompt: Prompt) -> bytes:
-        """The request body as JSON."""
-        body: dict[str, Any] = {"model": self.model, **self._prompt_fields(prompt)}
+    def render(self, said: Sequence[Content], output_len: int) -> bytes:
+        """The request body as JSON. `said` is the conversation so far: prompt, answer, prompt, ...
+
+        A completions endpoint gets it as one text, if it is more than one prompt.
+        """
+        body: dict[str, Any] = {"model": self.model, **self._prompt_fields(said, output_len)}
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         if self.temperature is not None:
             body["temperature"] = self.temperature
@@ -39,11 +42,12 @@ class BodyTemplate:
             body[name] = body[name] | value if merges else value
         return json.dumps(body).encode()
 
-    def _prompt_fields(self, prompt: Prompt) -> dict[str, Any]:
+    def _prompt_fields(self, said: Sequence[Content], output_len: int) -> dict[str, Any]:
         if self.backend == "openai":
-            return {"prompt": prompt.content, "max_tokens": prompt.output_len}
-        messages = [{"role": "user", "content": prompt.content}]
-        return {"messages": messages, "max_completion_tokens": prompt.output_len}
+            prompt = said[0] if len(said) == 1 else "\n".join(map(str, said))
+            return {"prompt": prompt, "max_tokens": output_len}
+        messages = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(said)]
+        return {"messages": messages, "max_completion_tokens": output_len}
 
 
 class _Function(BaseModel):

@@ -44,7 +44,7 @@ def test_a_run_end_to_end(serve: Serve, bench: Bench, good: Any) -> None:
     )
     assert all(len(gaps) == 3 for gaps in result["itls"])
     assert "Successful requests:                       12" in run.out
-    assert "12 requests, 3 at a time, 8 tokens in, 4 out" in run.out
+    assert "random, 12 requests, 8 tokens in, 4 out" in run.out
     assert all(body["model"] == "mock" and len(body["prompt"]) == 8 for body in server.bodies)
     assert len({tuple(body["prompt"]) for body in server.bodies}) == 12
 

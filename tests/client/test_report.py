@@ -1,4 +1,4 @@
-"""What a person reads, and what a program reads."""
+"""What a person reads in the terminal, and what a program reads."""
 
 from __future__ import annotations
 
@@ -7,18 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from client.metrics import Summary, summarise
+from client.notes import notes
 from client.record import Arrival, Failure, RequestRecord
-from client.report import notes, render_table, result_json
+from client.reports.result import summary_json
+from client.reports.table import render_table
 from client.runner import Outcome
+from client.summary import Summary, Wanted, summarise
+from client.watch import ClientWatch
 
 GOOD = RequestRecord("a", 8, 0.0, 0.0, 1.0, (Arrival(0.5, "x"), Arrival(1.0, "y")), 8, 2)
 BAD = replace(GOOD, request_id="b", arrivals=(), failure=Failure("http_503", "the queue is full " * 9))
 
 
 def summary(*records: RequestRecord, lag: float = 0.0, interrupted: bool = False) -> Summary:
-    outcome = Outcome(records, 2.0, (lag,), interrupted)
-    return summarise(outcome, planned=5, metrics=["ttft", "client_queue_time"], percentiles=[50, 99.9])
+    outcome = Outcome(list(records), 2.0, interrupted=interrupted, client=ClientWatch([lag]))
+    return summarise(outcome, 5, Wanted(["ttft", "client_queue_time"], [50, 99.9], {}))
 
 
 def test_the_table_is_aligned_and_fits_its_width() -> None:
@@ -62,18 +65,18 @@ def test_without_success_there_are_no_latencies() -> None:
             "1 of 2 requests were sent more than 10 ms after they were due",
         ),
         (summary(GOOD, lag=0.05), "INVALID: the client itself was late (p99 50 ms)"),
+        (summary(GOOD, lag=0.015), "Careful: the client itself was late (p99 15 ms)"),
     ],
 )
 def test_notes_say_what_to_distrust(shown: Summary, note: str) -> None:
     (found,) = notes(shown)
     assert found.startswith(note)
     assert " Notes " in render_table(shown, {})
-    assert result_json(shown, {}, detailed=False)["notes"] == [found]
+    assert summary_json(shown, detailed=False)["notes"] == [found]
 
 
 def test_json_has_the_common_keys() -> None:
-    result = result_json(summary(GOOD, BAD), {"model_id": "m"}, detailed=False)
-    assert result["model_id"] == "m"
+    result = summary_json(summary(GOOD, BAD), detailed=False)
     expected = {
         "duration": 2.0,
         "completed": 1,
@@ -96,14 +99,14 @@ def test_json_has_the_common_keys() -> None:
 
 
 def test_details_are_per_request() -> None:
-    result = result_json(summary(GOOD, BAD), {}, detailed=True)
+    result = summary_json(summary(GOOD, BAD), detailed=True)
     assert (result["input_lens"], result["output_lens"]) == ([8], [2])
     assert (result["ttfts"], result["itls"], result["generated_texts"]) == ([0.5], [[0.5]], ["xy"])
     assert result["errors"][0].startswith("b: http_503: the queue is full")
 
 
 def test_json_never_holds_nan() -> None:
-    result = result_json(summary(BAD), {}, detailed=True)
+    result = summary_json(summary(BAD), detailed=True)
     assert result["mean_ttft_ms"] is None
     assert result["p50_client_queue_time_ms"] is None
     json.dumps(result, allow_nan=False)

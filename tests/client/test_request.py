@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 
-from client.pool import ConnectionPool
+from client.connection import Clock
+from client.pool import Address, ConnectionPool
 from client.record import RequestRecord
-from client.request import Call, Clock, stream_request
+from client.request import Call, stream_request
 
 Serve = Callable[..., Any]
 
@@ -25,7 +26,7 @@ def request(url: str, timeout_s: float = 30.0, clock: Clock | None = None) -> Re
         async with ConnectionPool() as pool:
             return await stream_request(
                 pool,
-                f"{url}/v1/completions",
+                Address.of(f"{url}/v1/completions"),
                 Call("id-1", b"{}", prompt_len=8),
                 due=0.0,
                 clock=clock or (lambda: time.perf_counter() - started),
@@ -154,7 +155,7 @@ def test_a_connection_that_breaks() -> None:
 
         async with await asyncio.start_server(break_off, "127.0.0.1", 0) as server, ConnectionPool() as pool:
             port = server.sockets[0].getsockname()[1]
-            url = f"http://127.0.0.1:{port}/"
+            url = Address.of(f"http://127.0.0.1:{port}/")
             return await stream_request(pool, url, Call("i", b"{}", 8), due=0.0, clock=time.perf_counter, timeout_s=30)
 
     assert failure(asyncio.run(go())).startswith("disconnected: ")

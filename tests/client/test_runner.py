@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
 
-from client.record import Arrival, RequestRecord
-from client.request import Call, Clock
-from client.runner import Outcome, Send, run_load
+from client.connection import Clock
+from client.record import Arrival, Failure, RequestRecord
+from client.request import Call
+from client.runner import Limits, Outcome, Send, run_load
 
 
 @dataclass
@@ -38,9 +40,12 @@ def calls(count: int) -> list[Call]:
 
 def run(server: FakeServer, count: int, due_times: list[float] | None, max_concurrency: int | None) -> Outcome:
     async def go() -> Outcome:
-        return await run_load(
-            calls(count), server.send, due_times=due_times, max_concurrency=max_concurrency, on_done=lambda record: None
+        outcome = Outcome()
+        limits = Limits(max_concurrency)
+        await run_load(
+            calls(count), server.send, outcome, due_times=due_times, limits=limits, on_done=lambda record: None
         )
+        return outcome
 
     return asyncio.run(go())
 
@@ -84,7 +89,8 @@ def test_nothing_is_sent_before_it_is_due() -> None:
 
 def test_a_cancelled_run_returns_what_it_has() -> None:
     async def cancelled(send: Send) -> tuple[Outcome, int]:
-        outcome = await run_load(calls(9), send, due_times=None, max_concurrency=1, on_done=lambda record: None)
+        outcome = Outcome()
+        await run_load(calls(9), send, outcome, due_times=None, limits=Limits(1), on_done=lambda record: None)
         task = asyncio.current_task()
         assert task is not None
         return outcome, task.cancelling()
@@ -110,14 +116,82 @@ def test_a_cancelled_run_returns_what_it_has() -> None:
     assert still_cancelling == 0
 
 
-def test_progress_is_reported_and_the_loop_watched() -> None:
+def test_progress_is_reported_and_the_client_watched() -> None:
     done: list[RequestRecord] = []
 
     async def go() -> Outcome:
-        send = FakeServer(seconds=0.2).send
-        return await run_load(calls(2), send, due_times=None, max_concurrency=2, on_done=done.append)
+        send, outcome = FakeServer(seconds=0.2).send, Outcome()
+        await run_load(calls(2), send, outcome, due_times=None, limits=Limits(2), on_done=done.append)
+        return outcome
 
     outcome = asyncio.run(go())
-    assert tuple(done) == outcome.records
-    assert outcome.loop_lags
-    assert all(lag >= 0 for lag in outcome.loop_lags)
+    assert done == outcome.records
+    assert outcome.client.lags
+    assert all(lag >= 0 for lag in outcome.client.lags)
+    assert 0 < outcome.client.cpu_s <= outcome.client.wall_s
+
+
+def test_parts_follow_each_other_on_one_clock() -> None:
+    async def go() -> Outcome:
+        send, outcome = FakeServer(seconds=0.02).send, Outcome()
+        for _ in range(2):
+            await run_load(calls(2), send, outcome, due_times=[0, 0.01], limits=Limits(), on_done=lambda record: None)
+        return outcome
+
+    outcome = asyncio.run(go())
+    first, second = outcome.records[:2], outcome.records[2:]
+    assert max(record.finished for record in first) <= min(record.due for record in second)
+    assert outcome.duration >= outcome.records[-1].finished
+
+
+def conversation(turns: int, pause: float = 0.0) -> Call:
+    def follow(answer: str, turn: int) -> Call:
+        later = partial(follow, turn=turn + 1) if turn + 1 < turns else None
+        return Call(f"{turn} after {answer!r}", b"", 1, pause=pause, then=later)
+
+    return follow("", 0)
+
+
+def play(server: FakeServer, first: Call, seconds: float | None = None) -> Outcome:
+    async def go() -> Outcome:
+        outcome = Outcome()
+        limits = Limits(1, seconds)
+        await run_load([first], server.send, outcome, due_times=None, limits=limits, on_done=lambda record: None)
+        return outcome
+
+    return asyncio.run(go())
+
+
+def test_a_conversation_goes_on_with_the_answer_after_a_pause() -> None:
+    server = FakeServer(seconds=0.005)
+    records = play(server, conversation(3, pause=0.02)).records
+    assert server.seen == ["0 after ''", "1 after 'x'", "2 after 'x'"]
+    assert all(later.due == earlier.finished + 0.02 for earlier, later in pairwise(records))
+    assert all(record.sent >= record.due - 0.002 for record in records)
+
+
+def test_a_conversation_ends_with_a_failure() -> None:
+    class Failing(FakeServer):
+        async def send(self, call: Call, due: float, clock: Clock) -> RequestRecord:
+            return replace(await super().send(call, due, clock), failure=Failure("http_500", "oops"))
+
+    assert len(play(Failing(), conversation(3)).records) == 1
+
+
+def test_after_the_time_limit_nothing_is_sent_and_everything_is_waited_for() -> None:
+    async def go(due_times: list[float] | None) -> Outcome:
+        server, outcome = FakeServer(seconds=0.06), Outcome()
+        limits = Limits(1, seconds=0.1)
+        await run_load(calls(6), server.send, outcome, due_times=due_times, limits=limits, on_done=lambda record: None)
+        return outcome
+
+    for due_times in (None, [0.0, 0.01, 0.02, 0.03, 5.0, 60.0]):
+        outcome = asyncio.run(go(due_times))
+        assert len(outcome.records) + outcome.unsent == 6
+        assert outcome.unsent >= 3
+        assert all(record.sent < 0.1 for record in outcome.records)
+        assert not outcome.interrupted
+
+
+def test_a_conversation_does_not_go_on_after_the_time_limit() -> None:
+    assert len(play(FakeServer(), conversation(3, pause=30.0), seconds=0.05).records) == 1

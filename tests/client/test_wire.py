@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from client.dataset import Prompt
+from client.prompts import Content
 from client.wire import BodyTemplate, StreamEvent, error_text
 
 
-def body(template: BodyTemplate, prompt: Prompt) -> dict[str, Any]:
-    rendered: dict[str, Any] = json.loads(template.render(prompt))
+def body(template: BodyTemplate, *said: Content) -> dict[str, Any]:
+    rendered: dict[str, Any] = json.loads(template.render(said, 9))
     return rendered
 
 
@@ -22,7 +22,7 @@ def parse(payload: object) -> StreamEvent:
 
 
 def test_completion_body() -> None:
-    assert body(BodyTemplate("openai", "m"), Prompt([5, 6], 2, 9)) == {
+    assert body(BodyTemplate("openai", "m"), [5, 6]) == {
         "model": "m",
         "prompt": [5, 6],
         "max_tokens": 9,
@@ -33,7 +33,7 @@ def test_completion_body() -> None:
 
 def test_chat_body() -> None:
     template = BodyTemplate("openai-chat", "m", temperature=0.0, ignore_eos=True)
-    assert body(template, Prompt("hi", 1, 9)) == {
+    assert body(template, "hi") == {
         "model": "m",
         "messages": [{"role": "user", "content": "hi"}],
         "max_completion_tokens": 9,
@@ -44,9 +44,19 @@ def test_chat_body() -> None:
     }
 
 
+def test_a_conversation_becomes_messages_or_one_text() -> None:
+    said = ("hi", "hello", "how are you?")
+    assert body(BodyTemplate("openai-chat", "m"), *said)["messages"] == [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "hello"},
+        {"role": "user", "content": "how are you?"},
+    ]
+    assert body(BodyTemplate("openai", "m"), *said)["prompt"] == "hi\nhello\nhow are you?"
+
+
 def test_extra_fields_win_and_objects_are_merged() -> None:
     extra = {"max_tokens": 3, "top_p": 0.5, "stream_options": {"continuous_usage_stats": True}}
-    got = body(BodyTemplate("openai", "m", extra=extra), Prompt("x", 1, 9))
+    got = body(BodyTemplate("openai", "m", extra=extra), "x")
     assert (got["max_tokens"], got["top_p"]) == (3, 0.5)
     assert got["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
 

@@ -69,7 +69,7 @@ def test_the_server_takes_the_options_it_is_started_with(
 
 
 def test_the_tester_takes_its_options_and_asks_the_server(services: dict[str, Any], image: dict[str, str]) -> None:
-    base = urlsplit(parse_options(services["bench"]["command"]).base_url)
+    base = urlsplit(parse_options(services["bench"]["command"]).server.base_url)
     assert base.hostname in services
     assert str(base.port) == image["EXPOSE"]
 

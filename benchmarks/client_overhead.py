@@ -1,0 +1,118 @@
+"""What the load tester itself adds to the latencies that it reports.
+
+A scripted server in another process writes tokens on a schedule and notes when. The load tester, held to one core,
+measures it; each figure is then compared with the server's own notes. `python -m benchmarks.client_overhead --help`
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+
+from client.connection import Clock
+from client.pool import Address, ConnectionPool
+from client.record import RequestRecord
+from client.request import Call, stream_request
+from client.runner import Limits, Outcome, run_load
+
+FloatArray = npt.NDArray[np.float64]
+BODY = b'{"model":"scripted","prompt":[1,2,3,4,5,6,7,8],"stream":true}'
+
+
+@contextmanager
+def scripted(options: argparse.Namespace, *, batches: bool) -> Iterator[str]:
+    """A scripted server in a process of its own, on the other cores if there are any; its URL."""
+    command = [sys.executable, "-m", "benchmarks.scripted_server", "--ttft", str(options.ttft)]
+    command += ["--itl", str(options.itl), "--tokens", str(options.tokens), *(["--batches"] if batches else [])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        others = os.sched_getaffinity(0) - {min(os.sched_getaffinity(0))}
+        if others:
+            os.sched_setaffinity(process.pid, others)
+        assert process.stdout is not None
+        yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+async def load(url: str, streams: int, requests: int) -> Outcome:
+    """`requests` requests, `streams` at a time, stamped by perf_counter."""
+    address = Address.of(f"{url}/v1/completions")
+    outcome = Outcome()
+    async with ConnectionPool() as pool:
+
+        async def send(call: Call, _due: float, _clock: Clock) -> RequestRecord:
+            return await stream_request(pool, address, call, due=perf_counter(), clock=perf_counter, timeout_s=600)
+
+        await pool.warm(address, streams)
+        calls = [Call(f"r{i}", BODY, 8) for i in range(requests)]
+        await run_load(calls, send, outcome, due_times=None, limits=Limits(streams), on_done=lambda _: None)
+    return outcome
+
+
+def compare(outcome: Outcome, log: Mapping[str, Sequence[float]]) -> dict[str, tuple[FloatArray, ...]]:
+    """Per figure what the server noted and what the client measured, in ms: ttft and itl; and how late it stamped."""
+    truth: dict[str, list[FloatArray]] = {"ttft": [], "itl": [], "stamp": []}
+    seen: dict[str, list[FloatArray]] = {"ttft": [], "itl": [], "stamp": []}
+    for record in outcome.records:
+        if record.failure:
+            raise SystemExit(f"{record.request_id} failed: {record.failure}")
+        read, *written = log[record.request_id]
+        stamps = np.array([arrival.at for arrival in record.arrivals])
+        times = np.array(written)
+        for values, events, start in ((truth, times, read), (seen, stamps, record.due)):
+            values["ttft"].append(events[:1] - start)
+            values["itl"].append(np.diff(events))
+            values["stamp"].append(events)
+    return {name: (1000 * np.concatenate(truth[name]), 1000 * np.concatenate(seen[name])) for name in truth}
+
+
+def measure(options: argparse.Namespace, streams: int, *, batches: bool) -> None:
+    """One line of the table."""
+    with scripted(options, batches=batches) as url:
+        outcome = asyncio.run(load(url, streams, streams * options.rounds))
+        log = httpx.get(f"{url}/log", timeout=60).json()
+    figures = compare(outcome, log)
+    errors = []
+    for name in ("ttft", "itl"):
+        noted, said = figures[name]
+        errors += [said.mean() - noted.mean(), *(np.percentile(said, [50, 99]) - np.percentile(noted, [50, 99]))]
+    stamped, at = figures["stamp"]
+    late = np.percentile(at - stamped, [50, 99])
+    lag = 1000 * float(np.percentile(outcome.client.lags, 99))
+    verdict = "within 2 ms" if max(map(abs, errors)) < 2 else "NOT within 2 ms"
+    shape = "in batches" if batches else "each its own"
+    numbers = "".join(f"{error:>8.2f}" for error in (*errors, *late, lag))
+    print(f"{streams:>7} {shape:<13}{numbers}{len(stamped) / outcome.duration:>10.0f}  {verdict}", flush=True)
+
+
+def main() -> None:
+    """Reads the command line, measures, prints a table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.client_overhead", description=__doc__)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 50, 200, 1000], metavar="N")
+    parser.add_argument("--ttft", type=float, default=0.2, metavar="S", help="default: %(default)s")
+    parser.add_argument("--itl", type=float, default=0.05, metavar="S", help="default: %(default)s")
+    parser.add_argument("--tokens", type=int, default=40, metavar="N", help="per request; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help="requests per stream; default: %(default)s")
+    options = parser.parse_args()
+    print("reported minus true, in ms; how late tokens were stamped, and the client's loop woke up, in ms")
+    print("                       ----- TTFT ------------ ----- ITL -------------  -- stamp --    loop    tokens")
+    print("streams tokens come        mean     p50     p99    mean     p50     p99     p50     p99     p99   per s")
+    for batches in (False, True):
+        for streams in options.streams:
+            measure(options, streams, batches=batches)
+
+
+if __name__ == "__main__":
+    main()
