@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -64,8 +64,14 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], url: str) -> None:
     raise SystemExit(f"the server was not up within {_START_SECONDS} s")
 
 
-async def stream(client: httpx.AsyncClient, prompt: Sequence[int], max_tokens: int, **extra: object) -> Streamed:
-    """One greedy completion of token ids, read to its end."""
+async def stream(
+    client: httpx.AsyncClient,
+    prompt: Sequence[int],
+    max_tokens: int,
+    heard: Callable[[], object] = lambda: None,
+    **extra: object,
+) -> Streamed:
+    """One greedy completion of token ids, read to its end. `heard` is called at every event with text."""
     body = {"prompt": list(prompt), "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True}
     body |= {"stream_options": {"include_usage": True}, **extra}
     result, began = Streamed(), time.perf_counter()
@@ -83,6 +89,7 @@ async def stream(client: httpx.AsyncClient, prompt: Sequence[int], max_tokens: i
             if chunk["choices"] and chunk["choices"][0]["finish_reason"] is None:
                 result.arrivals.append(time.perf_counter() - began)
                 result.text += chunk["choices"][0]["text"]
+                heard()
     return result
 
 
