@@ -33,7 +33,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from benchmarks.engines.catalog import OURS, SPECS, Spec
+from benchmarks.engines.catalog import SPECS, Spec
 from benchmarks.engines.process import EngineFailed, work
 from benchmarks.engines.protocol import COLD_START, Run
 from benchmarks.machine import Machine
@@ -41,7 +41,7 @@ from benchmarks.peers_figures import Metric, decode_key, figures, medians, metri
 from benchmarks.peers_table import median_table, ratio_table
 from benchmarks.roofline import Format, Shape, decode_limit, prefill_limit
 from benchmarks.throughput import prompts
-from models.source import default_cache_dir, prepare_model
+from models.source import default_cache_dir, model_display_name, prepare_model
 
 _REPEATS = 3  # of reading one prompt, in a round
 _WARM_UP = "warm-up"
@@ -78,6 +78,7 @@ def main() -> None:
     (folder / "peers.json").write_text(json.dumps(_record(measured, limits, arguments), indent=2) + "\n")
     ours = [headings[name] for name in measured.rounds if SPECS[name].peer is None]
     title = f"{arguments.prompt} prompt tokens, {arguments.threads} threads, medians of {arguments.rounds} rounds"
+    title = f"{model_display_name(None)}: {title}"
     draw(folder / "peers.png", title, middle, ours, limits, arguments.concurrency, arguments.prefill)
     print(f"Written to {folder}/peers.md, .json and .png")
 
@@ -184,12 +185,23 @@ def _tables(
         f"{machine.bfloat16 / 1e9:,.0f} in bfloat16, {machine.int8 / 1e9:,.0f} GOP/s in int8",
         median_table(wanted, middle, limits),
     ]
-    peers = [name for name in measured.rounds if SPECS[name].peer is not None]
-    for mine in [name for name in measured.rounds if SPECS[name].peer is None and peers]:
-        compared = {headings[name]: ratios(measured.rounds[mine], measured.rounds[name], wanted) for name in peers}
+    for mine, others in _compared(measured, wanted).items():
         parts.append(f"{headings[mine]}, how many times as good as the peer in the same round:")
-        parts.append(ratio_table(wanted, compared))
+        parts.append(ratio_table(wanted, {headings[name]: values for name, values in others.items()}))
     return "\n\n".join(parts) + "\n"
+
+
+def _compared(measured: Measured, wanted: Sequence[Metric]) -> dict[str, dict[str, dict[str, float]]]:
+    """Ratios by our engine and peer."""
+    ours: list[str] = []
+    peers: list[str] = []
+    for name in measured.rounds:
+        (ours if SPECS[name].peer is None else peers).append(name)
+    return {
+        mine: {name: ratios(measured.rounds[mine], measured.rounds[name], wanted) for name in peers}
+        for mine in ours
+        if peers
+    }
 
 
 def _record(
@@ -200,17 +212,12 @@ def _record(
         name: {"version": measured.versions[name], "weights": SPECS[name].weights, "rounds": rounds}
         for name, rounds in measured.rounds.items()
     }
-    compared = metrics(arguments.concurrency, arguments.prefill)
     return {
         **settings,
         "machine": [asdict(machine) for machine in measured.machine],
         "engines": engines,
         "limits": limits,
-        "ratios": {
-            name: ratios(measured.rounds[OURS], rounds, compared)
-            for name, rounds in measured.rounds.items()
-            if OURS in measured.rounds and SPECS[name].peer is not None
-        },
+        "ratios": _compared(measured, metrics(arguments.concurrency, arguments.prefill)),
     }
 
 

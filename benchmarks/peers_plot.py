@@ -18,6 +18,7 @@ _OURS = "#0b6e4f"
 _PEERS = ("#4c72b0", "#c44e52", "#8172b3", "#937860")
 _LIMIT = "#b0b0b0"
 _INK = "#303030"
+_LEAST_BARS = 9  # room for as many, so that few do not grow fat
 
 
 def draw(
@@ -77,7 +78,7 @@ def _draw_decode(
     axes.yaxis.set_major_formatter("{x:,.0f}")
     for height, (value, name, colour) in zip(_apart(_heights(axes, [end[0] for end in ends])), ends, strict=True):
         axes.annotate(
-            f"{name}  {value:,.0f}",
+            f"{name}  {_number(value)}",
             (1, height),
             xycoords=("axes fraction", "axes fraction"),
             xytext=(6, 0),
@@ -131,7 +132,7 @@ def _draw_prefill(
                 continue
             axes.barh(place, value, height=0.8, color=colours[name], alpha=0.55 if name in own[1:] else 1)
             axes.annotate(
-                f"{name}  {value:,.0f}",
+                f"{name}  {_number(value)}",
                 (value, place),
                 xytext=(5, 0),
                 textcoords="offset points",
@@ -143,12 +144,18 @@ def _draw_prefill(
             place += 1
         ticks.append(((start + place - 1) / 2, f"{tokens:,}\ntokens"))
         place += 0.7
+    top = place - 0.7 - 0.4
+    axes.set_ylim(min(-0.6, top - _LEAST_BARS), top)
     axes.set_yticks([tick for tick, _ in ticks], [label for _, label in ticks])
     axes.set_xlim(0, axes.get_xlim()[1] * 1.75)  # room for the names
     axes.set_xticks([])
     _plain(axes)
     axes.spines["bottom"].set_visible(False)
     axes.grid(visible=False)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def _plain(axes: Axes) -> None:

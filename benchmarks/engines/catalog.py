@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 PEERS = Path(".peers")
-OURS = "scissorserve"
 _GIB = 2**30
 _ROW_BYTES = 8 * 30 * 3 * 64  # K and V of one token in float32, all lanes of the default model
 
@@ -56,7 +55,7 @@ class Spec:
 
 
 _SPECS = (
-    Spec(OURS, "scissorserve, HTTP", "as its flags say", "http"),
+    Spec("scissorserve", "scissorserve, HTTP", "as its flags say", "http"),
     Spec("local", "scissorserve, no HTTP", "as its flags say", "local", environment={"GOMP_SPINCOUNT": "20000"}),
     Spec("openvino", "OpenVINO GenAI", "int8", "openvino", peer="openvino", model="model"),
     Spec("llama.cpp", "llama.cpp", "Q4_1", "llama_cpp", peer="llama_cpp", model="model.gguf"),
