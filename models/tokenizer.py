@@ -98,10 +98,12 @@ class Tokenizer:
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Ids of a chat. All special tokens in it, BOS too, are the template's: those in messages are plain text.
 
-        Templates run in transformers' immutable sandbox. Raises ChatTemplateError with the template's own sentence.
+        `tools`: JSON schemas of functions, for templates that know of them. Templates run in transformers' immutable
+        sandbox. Raises ChatTemplateError with the template's own sentence.
         """
         template = chat_template or self.chat_template
         if template is None:
@@ -116,6 +118,7 @@ class Tokenizer:
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 tokenize=False,
+                tools=self._guard.guard(tools) or None,
                 **self._guard.guard(extra),
             )
         except TemplateSyntaxError as error:

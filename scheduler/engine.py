@@ -78,6 +78,11 @@ class AsyncEngine:
         """The most tokens, prompt and continuation together, that a sequence can have."""
         return self._scheduler.config.max_model_len
 
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The tokens that end a sequence."""
+        return self._scheduler.config.eos_token_ids
+
     async def start(self) -> None:
         """Begin to run what is submitted."""
         self._idle.set()

@@ -24,10 +24,13 @@ from server.protocol.responses import ErrorAnswer
 from server.services import Services
 from server.serving.prompts import PromptReader
 from server.settings import ServerSettings
+from server.structured.compiler import GrammarCompiler
 
 
 def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, metrics: Metrics) -> FastAPI:
     """The app. It starts and stops `engine`; its `state.services` holds what the routes work with."""
+
+    grammars = GrammarCompiler(tokenizer, engine.eos_token_ids)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -36,6 +39,7 @@ def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, m
             yield
         finally:
             await engine.stop()
+            grammars.close()
 
     middleware = [Middleware(RequestContext), Middleware(BodyLimit, max_bytes=settings.max_body_bytes)]
     if settings.api_keys:
@@ -58,6 +62,7 @@ def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, m
         metrics=metrics,
         lifecycle=Lifecycle(engine),
         prompts=PromptReader(tokenizer, engine.max_model_len),
+        grammars=grammars,
         draw_seed=partial(Random(settings.seed).getrandbits, 63),
     )
     for module in pkgutil.iter_modules(routes.__path__, f"{routes.__name__}."):

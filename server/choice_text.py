@@ -17,7 +17,7 @@ class Piece:
 
     Joined over a choice, `text` gives the choice's text: a character that several tokens make up belongs to the one
     that completes it, and what a stop string hides belongs to none. `data`: the bytes behind it, `num_open` of them
-    being the beginning of a character that is not complete yet.
+    being the beginning of a character that is not complete yet. `is_prompt`: echoed, not generated.
     """
 
     token: int
@@ -25,6 +25,7 @@ class Piece:
     data: bytes
     num_open: int = 0
     logprob: TokenLogprob | None = None
+    is_prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +57,14 @@ class TextOptions:
 
 
 class TokenBytes:
-    """The bytes that tokens add to a text, none for special ones if they are to be skipped."""
+    """The bytes that tokens add to a text, none for special ones that are skipped: all but those spelled `kept`."""
 
-    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, *, skip_special: bool, kept: Collection[str] = ()) -> None:
         self._bytes = tokenizer.token_bytes
-        self._skipped: Collection[int] = tokenizer.special_ids if skip_special else ()
+        skipped = tokenizer.special_ids if skip_special else ()
+        self._skipped: Collection[int] = frozenset(
+            token for token in skipped if not kept or tokenizer.token_bytes(token).decode(errors="replace") not in kept
+        )
 
     def __getitem__(self, token: int) -> bytes:
         return b"" if token in self._skipped else self._bytes(token)

@@ -43,6 +43,9 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
     add("--api-key", nargs="+", default=[], metavar="KEY", help="keys, one of which clients must send")
     add("--chat-template", type=Path, metavar="FILE", help="Jinja template in place of the model's own")
     add("--response-role", default="assistant", help="role of answers (%(default)s)")
+    add("--enable-auto-tool-choice", action="store_true", help="let models choose to call tools")
+    parsers = names("server.tools.parsers")
+    add("--tool-call-parser", type=_hyphenated, choices=parsers, help="how the model writes calls of tools")
     add("--seed", type=_number(0), metavar="N", help="repeat the seeds of requests without one from start to start")
     add("--shutdown-timeout", type=float, default=30.0, metavar="SECONDS", help="for running requests (%(default)s)")
     add(
@@ -204,6 +207,11 @@ def _number(least: int, most: int | None = None) -> Callable[[str], int]:
         return int(text)
 
     return parse_number
+
+
+def _hyphenated(text: str) -> str:
+    """vLLM writes some names with underscores."""
+    return text.replace("_", "-")
 
 
 def _checked(parse_text: Callable[[str], Any]) -> Callable[[str], Any]:

@@ -70,4 +70,6 @@ def _settings(options: Namespace) -> ServerSettings:
         shutdown_timeout=options.shutdown_timeout,
         keep_alive=options.timeout_keep_alive,
         seed=options.seed,
+        enable_auto_tool_choice=options.enable_auto_tool_choice,
+        tool_call_parser=options.tool_call_parser,
     )

@@ -1,15 +1,21 @@
-"""Reads JSON bodies strictly: valid UTF-8, no NaN, no lone surrogates, bounded nesting."""
+"""Reads JSON bodies strictly: valid UTF-8, no NaN, no lone surrogates, bounded nesting; tells of unknown fields."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import re
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel
 from pydantic_core import from_json
 
 from server.errors import ApiError
+
+_IGNORED = "X-Ignored-Fields"
+_MOST_TOLD = 10
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class _StrictRequest(Request):
@@ -20,21 +26,42 @@ class _StrictRequest(Request):
 
 
 class JSONRoute(APIRoute):
-    """A route whose body, if it takes one, is JSON that says so in its Content-Type."""
+    """A route whose body, if it takes one, is JSON that says so in its Content-Type.
+
+    The answer names fields that nobody here knows in `X-Ignored-Fields`.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """See `APIRoute.get_route_handler`."""
         handle = super().get_route_handler()
+        known = {name for param in self.dependant.body_params for name in _names(param.field_info.annotation)}
         takes_body = self.body_field is not None
 
         async def read_strictly(request: Request) -> Response:
             if takes_body:
                 _check_headers(request)
                 request = _StrictRequest(request.scope, request.receive)
-                await request.json()  # here, since FastAPI would hide what is wrong behind a message of its own
-            return await handle(request)
+                body = await request.json()  # here, since FastAPI would hide what is wrong behind words of its own
+                ignored = _ignored(body, known) if isinstance(body, dict) else ""
+            response = await handle(request)
+            if takes_body and ignored:
+                response.headers[_IGNORED] = ignored
+            return response
 
         return read_strictly
+
+
+def _names(model: Any) -> Iterable[str]:
+    """The fields of a body, as clients write them."""
+    assert isinstance(model, type)
+    assert issubclass(model, BaseModel)
+    return (field.alias or name for name, field in model.model_fields.items())
+
+
+def _ignored(body: dict[str, Any], known: set[str]) -> str:
+    """The names in `body` that are not `known`, those that a header can hold."""
+    names = [name for name in body if name not in known and _PLAIN_NAME.fullmatch(name)]
+    return ", ".join(names[:_MOST_TOLD])
 
 
 def _check_headers(request: Request) -> None:

@@ -34,6 +34,10 @@ class Engine(Protocol):
     def max_model_len(self) -> int:
         """The most tokens, prompt and continuation together, that a sequence can have."""
 
+    @property
+    def eos_token_ids(self) -> tuple[int, ...]:
+        """The tokens that end a sequence."""
+
     async def start(self) -> None:
         """Begin to run what is submitted."""
 
@@ -67,6 +71,10 @@ class Tokenizer(Protocol):
     def special_ids(self) -> Collection[int]:
         """Ids that control the model and are no text."""
 
+    @property
+    def chat_template(self) -> str | None:
+        """The template that conversations are rendered with."""
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`."""
 
@@ -86,5 +94,6 @@ class Tokenizer(Protocol):
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
+        tools: Sequence[Mapping[str, Any]] = (),
     ) -> list[int]:
         """Ids of a conversation. Raises `models.errors.ChatTemplateError` if the template refuses it."""

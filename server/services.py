@@ -13,6 +13,7 @@ from server.metrics import Metrics
 from server.ports import Engine, Tokenizer
 from server.serving.prompts import PromptReader
 from server.settings import ServerSettings
+from server.structured.compiler import GrammarCompiler
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Services:
     metrics: Metrics
     lifecycle: Lifecycle
     prompts: PromptReader
+    grammars: GrammarCompiler
     draw_seed: Callable[[], int]
 
 

@@ -14,6 +14,7 @@ class ServerSettings:
     `model_names`: the names clients may ask for; the first is reported. `created`: Unix time shown for the models.
     `max_choices`: prompts times `n` of one request. `shutdown_timeout`: seconds that running requests get after the
     first signal. `keep_alive`: seconds an idle connection stays open, longer than proxies and SDKs keep theirs.
+    `enable_auto_tool_choice`: the model may choose to call tools; `tool_call_parser` reads how it writes calls.
     `seed`: makes the seeds of requests that bring none repeat from start to start; None draws them at random.
     """
 
@@ -28,11 +29,15 @@ class ServerSettings:
     shutdown_timeout: float = 30.0
     keep_alive: int = 75
     seed: int | None = None
+    enable_auto_tool_choice: bool = False
+    tool_call_parser: str | None = None
 
     def __post_init__(self) -> None:
         if not self.model_names or not all(self.model_names):
             raise ValueError("give the model at least one name, and no empty one")
         if not all(self.api_keys):
             raise ValueError("an API key is empty; remove it, or give it a value")
+        if self.enable_auto_tool_choice and self.tool_call_parser is None:
+            raise ValueError("--enable-auto-tool-choice needs --tool-call-parser: how the model writes calls")
         if any(not key.isascii() or not key.isprintable() for key in self.api_keys):
             raise ValueError("API keys must be printable ASCII, since they travel in a header")

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, FailFast, Field, ValidationInfo, field_validator, model_validator
 
-from server.protocol.fields import INT32_MAX, Count, Refused, RequestModel, TemplateKwargs
+from server.protocol.fields import INT32_MAX, Count, Ignored, Refused, RequestModel, TemplateKwargs
 from server.protocol.sampling import GenerationFields
+from server.protocol.tools import MAX_TOOLS, AnyToolChoice, MadeCall, Tool, ToolChoice, check_names
 
 
 class TextPart(RequestModel):
@@ -40,7 +41,7 @@ class ChatMessage(RequestModel):
     content: Content = Field(default_factory=list)
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: Annotated[list[dict[str, Any]], Field(max_length=128)] = Field(default_factory=list)
+    tool_calls: Annotated[list[MadeCall], Field(max_length=MAX_TOOLS)] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
@@ -50,7 +51,8 @@ class ChatMessage(RequestModel):
 
     def for_template(self) -> dict[str, Any]:
         """What chat templates expect. They know "system" where OpenAI now says "developer"."""
-        optional = {"name": self.name, "tool_call_id": self.tool_call_id, "tool_calls": self.tool_calls}
+        calls = [call.for_template() for call in self.tool_calls]
+        optional = {"name": self.name, "tool_call_id": self.tool_call_id, "tool_calls": calls}
         return {
             "role": "system" if self.role == "developer" else self.role,
             "content": "\n".join(part.text for part in self.content),
@@ -77,6 +79,11 @@ class TemplateFields(RequestModel):
         return value
 
     @property
+    def template_variables(self) -> dict[str, Any]:
+        """What the template is given beside the conversation."""
+        return self.chat_template_kwargs
+
+    @property
     def opens_a_turn(self) -> bool:
         """Whether the prompt ends with the opening of the assistant's turn."""
         if self.add_generation_prompt is None:
@@ -93,14 +100,21 @@ class ChatRequest(TemplateFields, GenerationFields):
     logprobs: bool = False
     top_logprobs: Count | None = None
     modalities: list[Literal["text"]] = Field(default_factory=list)
-    tool_choice: Literal["none", "auto"] = "auto"
-    tools: Refused = None
+    reasoning_effort: Annotated[str, Field(max_length=16)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS), FailFast()] = Field(default_factory=list)
+    tool_choice: AnyToolChoice = Field(default_factory=lambda: ToolChoice(type="auto"))
+    parallel_tool_calls: bool = True
+
+    include_reasoning: Ignored = None
+    verbosity: Ignored = None
 
     add_special_tokens: Refused = None
     audio: Refused = None
     documents: Refused = None
     echo: Refused = None
+    function_call: Refused = None
     functions: Refused = None
+    mm_processor_kwargs: Refused = None
     web_search_options: Refused = None
 
     @field_validator("top_logprobs")
@@ -110,7 +124,37 @@ class ChatRequest(TemplateFields, GenerationFields):
             raise ValueError('needs "logprobs": true beside it')
         return value
 
-    @field_validator("tools", mode="before")
+    @field_validator("tools")
     @classmethod
-    def _never_called(cls, value: Any, info: ValidationInfo) -> Any:
-        return None if info.data.get("tool_choice") == "none" else value
+    def _no_name_twice(cls, value: list[Tool]) -> list[Tool]:
+        check_names(value, None)
+        return value
+
+    @field_validator("tool_choice")
+    @classmethod
+    def _there_is_a_choice(cls, value: ToolChoice, info: ValidationInfo) -> ToolChoice:
+        if "tools" in info.data:
+            check_names(info.data["tools"], value)
+        return value
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        if self.must_call and self.has_form:
+            raise ValueError("an answer that must be a call cannot have another form: remove one of both")
+        return self
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """See `TemplateFields`; templates of models that reason know the effort."""
+        effort = {} if self.reasoning_effort is None else {"reasoning_effort": self.reasoning_effort}
+        return effort | self.chat_template_kwargs
+
+    @property
+    def offers_tools(self) -> bool:
+        """Whether the model is told of tools and may call them."""
+        return bool(self.tools) and self.tool_choice.type != "none"
+
+    @property
+    def must_call(self) -> bool:
+        """Whether the answer has to be a call."""
+        return self.offers_tools and self.tool_choice.type != "auto"

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    FailFast,
+    Field,
+    PlainValidator,
+    model_validator,
+)
 
 INT32_MAX = 2**31 - 1
 MAX_LOGIT_BIAS = 1024
@@ -25,10 +35,22 @@ class RequestModel(BaseModel):
         return data
 
 
-def _refuse(value: Any) -> Any:
-    if value not in (None, False, "", [], {}):
-        raise ValueError("this server does not support this field; remove it")
-    return value
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Marks a field that would change the answer but cannot be served: values that ask for something are a mistake."""
+
+    advice: str = "remove it"
+
+    def __call__(self, value: Any) -> Any:
+        """`value` if it asks for nothing. Raises ValueError."""
+        if value not in (None, False, "", [], {}):
+            raise ValueError(f"this server does not support this field; {self.advice}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """Marks a field that is taken and changes nothing."""
 
 
 def _one_or_many(value: Any) -> Any:
@@ -63,7 +85,12 @@ def _template_kwargs(value: Any) -> dict[str, Any]:
 
 
 Count = Annotated[int, Field(ge=0, le=INT32_MAX)]
-Refused = Annotated[Any, AfterValidator(_refuse)]
+_REFUSAL = Refusal()
+_MOVED = Refusal("send structured_outputs instead")
+Refused = Annotated[Any, AfterValidator(_REFUSAL), _REFUSAL]
+Moved = Annotated[Any, AfterValidator(_MOVED), _MOVED]
+Ignored = Annotated[Any, NoEffect()]
+TokenIds = Annotated[list[Count], FailFast()]
 StopString = Annotated[str, Field(min_length=1, max_length=256)]
 StopStrings = Annotated[
     list[StopString], Field(max_length=16), BeforeValidator(_one_or_many, json_schema_input_type=str | list[str])

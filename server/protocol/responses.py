@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict  # pydantic, which describes these to clients, needs it below Python 3.12
 
 FinishReason = Literal["stop", "length"]
+ChatFinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class ErrorObject(TypedDict):
@@ -50,6 +51,17 @@ class CompletionLogprobs(TypedDict):
     text_offset: list[int]
 
 
+class PromptLogprob(TypedDict):
+    """A token at one place of a prompt; `rank` 1 is the likeliest."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs = dict[str, PromptLogprob]
+
+
 class CompletionChoice(TypedDict):
     """A choice, or what is new of it in a stream. `stop_reason`: the stop string or stop token id that ended it."""
 
@@ -58,6 +70,9 @@ class CompletionChoice(TypedDict):
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
     stop_reason: str | int | None
+    prompt_token_ids: NotRequired[list[int]]
+    token_ids: NotRequired[list[int]]
+    prompt_logprobs: NotRequired[list[PromptLogprobs | None] | None]
 
 
 class Completion(TypedDict):
@@ -92,12 +107,28 @@ class ChatLogprobs(TypedDict):
     refusal: None
 
 
+class FunctionCall(TypedDict):
+    """`arguments`: the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    """A call that the model asks for."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
 class AssistantMessage(TypedDict):
-    """The whole text of a choice."""
+    """The whole answer of a choice; `content` is null if there are calls and nothing else."""
 
     role: str
-    content: str
+    content: str | None
     refusal: None
+    tool_calls: NotRequired[list[ToolCall]]
 
 
 class ChatChoice(TypedDict):
@@ -106,8 +137,9 @@ class ChatChoice(TypedDict):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: ChatFinishReason
     stop_reason: str | int | None
+    token_ids: NotRequired[list[int]]
 
 
 class ChatCompletion(TypedDict):
@@ -119,13 +151,16 @@ class ChatCompletion(TypedDict):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_token_ids: NotRequired[list[int]]
+    prompt_logprobs: NotRequired[list[PromptLogprobs | None] | None]
 
 
 class ChatDelta(TypedDict, total=False):
-    """What is new: the role once, then text."""
+    """What is new: the role once, then text and calls: their ids and names once, then more of their arguments."""
 
     role: str
     content: str
+    tool_calls: list[dict[str, Any]]
 
 
 class ChatChunkChoice(TypedDict):
@@ -134,8 +169,9 @@ class ChatChunkChoice(TypedDict):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: FinishReason | None
+    finish_reason: ChatFinishReason | None
     stop_reason: NotRequired[str | int | None]
+    token_ids: NotRequired[list[int]]
 
 
 class ChatChunk(TypedDict):
@@ -147,3 +183,4 @@ class ChatChunk(TypedDict):
     model: str
     choices: list[ChatChunkChoice]
     usage: NotRequired[Usage | None]
+    prompt_token_ids: NotRequired[list[int]]

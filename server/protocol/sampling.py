@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from server.protocol.fields import (
     INT32_MAX,
     Count,
+    Ignored,
     KVBudget,
     LogitBias,
+    Moved,
     Refused,
     RequestModel,
     StopStrings,
+    TokenIds,
 )
+from server.protocol.structured import OutputFields
 
 
 class StreamOptions(RequestModel):
-    """`include_usage`: send the usage in a chunk of its own, the last before [DONE]."""
+    """`include_usage`: send the usage in a chunk of its own, the last before [DONE]; `continuous`: in every chunk."""
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    include_obfuscation: Ignored = None
 
 
-class GenerationFields(RequestModel):
+class GenerationFields(OutputFields):
     """What can be asked for about any generation. OpenAI's names and ranges, vLLM's where OpenAI has none."""
 
     model: str | None = None
@@ -37,45 +43,64 @@ class GenerationFields(RequestModel):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] = 0.0
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] = 1.0
     logit_bias: LogitBias = Field(default_factory=dict)
+    allowed_token_ids: Annotated[TokenIds, Field(max_length=300_000)] = Field(default_factory=list)
+    bad_words: StopStrings = Field(default_factory=list)
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: StopStrings = Field(default_factory=list)
-    stop_token_ids: Annotated[list[Count], Field(max_length=128)] = Field(default_factory=list)
+    stop_token_ids: Annotated[TokenIds, Field(max_length=128)] = Field(default_factory=list)
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
     skip_special_tokens: bool = True
+    prompt_logprobs: Count | None = None
+    logprob_token_ids: Annotated[TokenIds, Field(max_length=128)] = Field(default_factory=list)
+    return_token_ids: bool = False
+    return_tokens_as_token_ids: bool = False
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=INT32_MAX)] | None = None
+    truncation_side: Literal["left", "right"] = "left"
     priority: Annotated[int, Field(ge=-INT32_MAX, le=INT32_MAX)] = 0
+    cache_salt: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     kv_policy: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     kv_budget: KVBudget | None = None
     stream: bool = False
     stream_options: StreamOptions = Field(default_factory=StreamOptions)
-    user: str | None = None
 
-    allowed_token_ids: Refused = None
-    bad_words: Refused = None
-    grammar: Refused = None
-    guided_choice: Refused = None
-    guided_grammar: Refused = None
-    guided_json: Refused = None
-    guided_regex: Refused = None
+    user: str | None = None
+    length_penalty: Ignored = None
+    metadata: Ignored = None
+    moderation: Ignored = None
+    prediction: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_options: Ignored = None
+    prompt_cache_retention: Ignored = None
+    request_id: Ignored = None
+    safety_identifier: Ignored = None
+    service_tier: Ignored = None
+    spaces_between_special_tokens: Ignored = None
+    store: Ignored = None
+
+    grammar: Moved = None
+    guided_choice: Moved = None
+    guided_grammar: Moved = None
+    guided_json: Moved = None
+    guided_regex: Moved = None
+    json_schema: Moved = None
+    regex: Moved = None
     logits_processors: Refused = None
     prompt_embeds: Refused = None
-    prompt_logprobs: Refused = None
-    structured_outputs: Refused = None
-    truncate_prompt_tokens: Refused = None
+    repetition_detection: Refused = None
     use_beam_search: Refused = None
+    vllm_xargs: Refused = None
 
-    response_format: dict[str, Any] = Field(default_factory=dict)
+    @field_validator("truncate_prompt_tokens")
+    @classmethod
+    def _leaves_something(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("must leave at least one token of the prompt; -1 leaves as many as fit")
+        return value
 
     @field_validator("stream_options")
     @classmethod
     def _only_in_streams(cls, value: StreamOptions, info: ValidationInfo) -> StreamOptions:
         if not info.data.get("stream"):
             raise ValueError('only streams have options; set "stream": true or remove this field')
-        return value
-
-    @field_validator("response_format")
-    @classmethod
-    def _free_text_only(cls, value: dict[str, Any]) -> dict[str, Any]:
-        if value.get("type") != "text":
-            raise ValueError('only {"type": "text"} is supported')
         return value

@@ -12,7 +12,8 @@ from server.json_route import JSONRoute
 from server.protocol.completions import CompletionRequest
 from server.protocol.responses import Completion
 from server.services import CurrentServices
-from server.serving.dialects import CompletionDialect
+from server.serving.dialects.completions import CompletionDialect
+from server.serving.dialects.openai_stream import OpenAIStream
 from server.serving.jobs import completion_job
 from server.serving.logprobs import LogprobWriter
 from server.serving.models import served_name
@@ -24,12 +25,15 @@ router = APIRouter(route_class=JSONRoute)
 @router.post("/v1/completions", response_model=None, responses=answers(Completion))
 async def create_completion(body: CompletionRequest, request: Request, services: CurrentServices) -> Response:
     """Continue one or more prompts."""
-    logprobs = LogprobWriter(services.tokenizer, skip_special=body.skip_special_tokens)
     dialect = CompletionDialect(
         id=f"cmpl-{uuid.uuid4().hex}",
         created=int(time.time()),
         model=served_name(body.model, services.settings),
-        logprobs=logprobs if body.logprobs is not None else None,
-        null_usage=body.stream_options.include_usage,
+        logprobs=LogprobWriter(
+            services.tokenizer, skip_special=body.skip_special_tokens, as_ids=body.return_tokens_as_token_ids
+        ),
+        gives_logprobs=body.logprobs is not None,
+        gives_ids=body.return_token_ids,
+        stream=OpenAIStream(body.stream_options),
     )
-    return await respond(request, body, services, partial(completion_job, body, services), dialect)
+    return await respond(request, services, partial(completion_job, body, services), dialect, stream=body.stream)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from scheduler.request import Finish, TokenEvent
+from scheduler.request import Finish, TokenEvent, TokenLogprob
 from server.choice_text import ChoiceText, Echo, Piece
 from server.metrics import Metrics
 from server.protocol.responses import FinishReason
@@ -22,8 +22,19 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptView:
+    """The prompt of a choice as ids, and their logprobs where asked for."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[TokenLogprob | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
-    """What is new of choice `index`. `offset`: characters that the pieces of earlier deltas covered."""
+    """What is new of choice `index`. `offset`: characters that the pieces of earlier deltas covered.
+
+    `prompt` is on a choice's first delta, if it is to be shown.
+    """
 
     index: int
     text: str
@@ -31,12 +42,14 @@ class Delta:
     offset: int = 0
     is_first: bool = True
     end: End | None = None
+    prompt: PromptView | None = None
 
     @staticmethod
     def joined(deltas: Sequence[Delta]) -> Delta:
         """All deltas of one choice as one."""
         pieces = tuple(piece for delta in deltas for piece in delta.pieces)
-        return Delta(deltas[0].index, "".join(delta.text for delta in deltas), pieces, end=deltas[-1].end)
+        text = "".join(delta.text for delta in deltas)
+        return Delta(deltas[0].index, text, pieces, end=deltas[-1].end, prompt=deltas[0].prompt)
 
 
 class Choice:
@@ -50,6 +63,7 @@ class Choice:
         self._offset = 0
         self._is_first = True
         self._end: End | None = None
+        self._prompt: PromptView | None = None
         self._is_closed = False
 
     @property
@@ -66,6 +80,10 @@ class Choice:
         """Begin the text with the prompt."""
         self._text.put_in_front(echo)
 
+    def show_prompt(self, prompt: PromptView) -> None:
+        """Tell of the prompt in the first delta."""
+        self._prompt = prompt
+
     def absorb(self, event: TokenEvent) -> Delta | None:
         """What `event` allows to show, if anything. The choice must not have ended."""
         self._measure(len(event.tokens))
@@ -80,7 +98,8 @@ class Choice:
         text, pieces = self._text.take()
         if not (text or pieces or self._end is not None):
             return None
-        delta = Delta(self._index, text, pieces, self._offset, self._is_first, self._end)
+        prompt = self._prompt if self._is_first else None
+        delta = Delta(self._index, text, pieces, self._offset, self._is_first, self._end, prompt)
         self._offset += sum(len(piece.text) for piece in pieces)
         self._is_first = False
         return delta

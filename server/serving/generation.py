@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from scheduler.request import Finish, GenerationRequest, KVUsage, TokenEvent
+from scheduler.request import Finish, GenerationRequest, KVUsage, TokenEvent, TokenLogprob
 from server.choice_text import ChoiceText, Echo, TextOptions, TokenBytes
 from server.errors import ApiError
 from server.metrics import Metrics
 from server.ports import Engine, TokenStream
 from server.protocol.responses import Usage
-from server.serving.choice import Choice, Delta
+from server.serving.choice import Choice, Delta, PromptView
 from server.serving.merge import merge
 from server.serving.usage import usage_of
 
@@ -29,11 +29,12 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one HTTP request asks to generate, and how tokens become text."""
+    """What one HTTP request asks to generate, and how tokens become text. `shows_prompt`: its ids are part of it."""
 
     parts: tuple[Part, ...]
     text: TextOptions
     token_bytes: TokenBytes
+    shows_prompt: bool = False
 
 
 class Generation:
@@ -94,12 +95,13 @@ class _Run:
         self._choices = [
             Choice(first_index + number, ChoiceText(job.token_bytes, job.text), metrics) for number in range(request.n)
         ]
-        self._echo = part.echo
-        self._early: list[TokenEvent] | None = None  # a list while the echo waits for the prompt's logprobs
+        self._part = part
+        self._shows_prompt = job.shows_prompt
+        self._early: list[TokenEvent] | None = None  # a list while the choices wait for the prompt's logprobs
         if request.params.prompt_logprobs is not None:
             self._early = []
-        elif part.echo is not None:
-            self._begin_with(part.echo)
+        else:
+            self._begin(None)
         metrics.request_began(len(request.prompt), request.n, request.params.max_tokens)
 
     @property
@@ -128,23 +130,33 @@ class _Run:
             choice.close(None)
 
     def _ready(self, event: TokenEvent) -> list[TokenEvent]:
-        """The events that can be shown: none before the prompt's logprobs are known, if they are part of the text."""
+        """The events that can be shown: none before the prompt's logprobs are known, if they are asked for."""
         if self._early is None:
             return [event]
         self._early.append(event)
         if event.prompt_logprobs is None:
             return []
-        assert self._echo is not None, "nobody asked for the prompt's text"
-        self._begin_with(self._echo.with_logprobs(event.prompt_logprobs))
+        self._begin(event.prompt_logprobs)
         ready, self._early = self._early, None
         return ready
 
-    def _begin_with(self, echo: Echo) -> None:
+    def _begin(self, logprobs: tuple[TokenLogprob | None, ...] | None) -> None:
+        """Give the choices the prompt as they are to show it."""
+        echo, params = self._part.echo, self._part.request.params
+        if echo is not None and logprobs is not None and params.logprobs is not None:
+            echo = echo.with_logprobs(_with_fewer(each, params.logprobs) for each in logprobs)
         for choice in self._choices:
-            choice.put_in_front(echo)
+            if echo is not None:
+                choice.put_in_front(echo)
+            if self._shows_prompt:
+                choice.show_prompt(PromptView(self._part.request.prompt, logprobs))
 
     def _raise_on_failure(self, index: int, finish: Finish) -> None:
         if finish.reason in ("error", "abort"):
             self._choices[index].close(finish)
             message = finish.error or "the engine gave this request up before it was complete"
             raise ApiError(message, status=500, kind="server_error", code="generation_failed")
+
+
+def _with_fewer(logprob: TokenLogprob | None, num_top: int) -> TokenLogprob | None:
+    return None if logprob is None else replace(logprob, top=logprob.top[:num_top])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from scheduler.request import SamplingParams
@@ -28,11 +28,12 @@ def sampling_params(
     max_tokens: int | None,
     logprobs: int | None,
     score_prompt: bool = False,
+    bad_words: Sequence[tuple[int, ...]] = (),
 ) -> SamplingParams:
     """The engine's view of `body`. `max_tokens` is an upper bound, cut to what is left of the context; None takes that.
 
-    `seed` is for a body that brings none.
-    Raises ApiError for what this model or server cannot do.
+    `seed` is for a body that brings none, `bad_words` are its bad words as ids. Raises ApiError for what this model or
+    server cannot do.
     """
     room = limits.max_model_len - num_prompt_tokens
     most = room if max_tokens is None else min(max_tokens, room)
@@ -41,8 +42,9 @@ def sampling_params(
             f"min_tokens: {body.min_tokens} is more than the {most} tokens that may come; lower it or raise max_tokens",
             param="min_tokens",
         )
-    _check_ids("stop_token_ids", body.stop_token_ids, limits.vocab_size)
-    _check_ids("logit_bias", body.logit_bias, limits.vocab_size)
+    for param in ("stop_token_ids", "logit_bias", "allowed_token_ids", "logprob_token_ids"):
+        _check_ids(param, getattr(body, param), limits.vocab_size)
+    scored = [body.prompt_logprobs, logprobs if score_prompt else None]
     return SamplingParams(
         max_tokens=most,
         min_tokens=body.min_tokens,
@@ -58,8 +60,19 @@ def sampling_params(
         stop_token_ids=tuple(body.stop_token_ids),
         ignore_eos=body.ignore_eos,
         logprobs=logprobs,
-        prompt_logprobs=logprobs if score_prompt else None,
+        prompt_logprobs=max((count for count in scored if count is not None), default=None),
+        allowed_token_ids=tuple(body.allowed_token_ids),
+        bad_words=tuple(bad_words),
+        logprob_token_ids=tuple(body.logprob_token_ids),
     )
+
+
+def check_form(body: GenerationFields) -> None:
+    """Refuse what cannot go with a form that the output must have: it ends when it is complete."""
+    for param, value in (("min_tokens", body.min_tokens), ("ignore_eos", body.ignore_eos)):
+        if value:
+            message = f"{param}: an output that must have a form ends when it is complete; remove one of both"
+            raise ApiError(message, param=param)
 
 
 def check_logprobs(count: int | None, limits: Limits, param: str) -> None:

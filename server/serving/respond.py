@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 from typing import Any
@@ -16,17 +16,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.errors import as_api_error, internal_error
-from server.protocol.sampling import GenerationFields
 from server.services import Services
 from server.serving.choice import Delta
-from server.serving.dialects import Dialect
+from server.serving.dialects.dialect import Dialect
 from server.serving.disconnect import unless_disconnected
 from server.serving.generation import Generation, Job
 from server.serving.off_loop import off_loop
 
 logger = logging.getLogger(__name__)
-
-_DONE = b"data: [DONE]\n\n"
 
 
 def answers(whole: Any) -> dict[int | str, dict[str, Any]]:
@@ -36,17 +33,18 @@ def answers(whole: Any) -> dict[int | str, dict[str, Any]]:
 
 async def respond(
     request: Request,
-    body: GenerationFields,
     services: Services,
     prepare: Callable[[], Awaitable[Job]],
     dialect: Dialect,
+    *,
+    stream: bool,
 ) -> Response:
-    """The answer to `body`. A client that leaves ends the work for it, whatever stage that is in."""
+    """The answer to a body. A client that leaves ends the work for it, whatever stage that is in."""
 
     async def work() -> Response:
         generation = Generation(await prepare(), services.engine, services.metrics)
-        if body.stream:
-            return EventStream(generation, dialect, include_usage=body.stream_options.include_usage)
+        if stream:
+            return EventStream(generation, dialect)
         return await _whole(generation, dialect)
 
     return await unless_disconnected(request.receive, work())
@@ -71,13 +69,12 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, generation: Generation, dialect: Dialect, *, include_usage: bool) -> None:
+    def __init__(self, generation: Generation, dialect: Dialect) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._generation = generation
         self._dialect = dialect
-        self._include_usage = include_usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -91,27 +88,21 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with aclosing(self._events(request_id)) as events:
             async for data in events:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
+                if data:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self, request_id: str) -> AsyncGenerator[bytes]:
+        generation, dialect = self._generation, self._dialect
         try:
-            async with aclosing(self._generation.deltas()) as deltas:
+            yield dialect.opening(generation.usage)
+            async with aclosing(generation.deltas()) as deltas:
                 async for delta in deltas:
-                    yield await off_loop(len(delta.pieces), partial(self._told, delta))
-            if self._include_usage:
-                yield _event(self._dialect.usage_chunk(self._generation.usage))
+                    yield await off_loop(len(delta.pieces), partial(dialect.told, delta, generation.usage))
+            yield dialect.closing(generation.usage)
         except Exception as error:
             answer = as_api_error(error)
             if answer is None:
                 logger.exception("request %s failed while it was streamed", request_id)
                 answer = internal_error(request_id)
-            yield _event(answer.body)
-        yield _DONE
-
-    def _told(self, delta: Delta) -> bytes:
-        return b"".join(_event(chunk) for chunk in self._dialect.chunks(delta))
-
-
-def _event(data: Mapping[str, Any]) -> bytes:
-    return b"data: " + to_json(data) + b"\n\n"
+            yield dialect.failure(answer)

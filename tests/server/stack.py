@@ -7,20 +7,22 @@ import json
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import httpx
+import torch
 from fastapi import FastAPI
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
+from models.sampler import sample
 from models.tokenizer import Tokenizer
 from scheduler.config import SchedulerConfig
 from scheduler.engine import AsyncEngine
-from scheduler.plan import SequenceWork, StepPlan, StepResult, WorkResult
+from scheduler.plan import SampleOrder, SequenceWork, StepPlan, StepResult, WorkResult
 from scheduler.request import TokenLogprob
 from scheduler.scheduler import Scheduler
 from server.app import create_app
@@ -36,7 +38,7 @@ MERGES = [("a", "b"), ("c", "d"), ("ab", "cd"), ("h", "i")]
 TEMPLATE = (
     "{% for m in messages %}{% if loop.index0 and m['role'] == messages[loop.index0 - 1]['role'] %}"
     "{{ raise_exception('roles must alternate') }}{% endif %}"
-    "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}{{ mood }}<|im_end|>\n{% endfor %}"
+    "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}{{ mood }}{{ reasoning_effort }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 CHAT_HI = [{"role": "user", "content": "hi"}]
@@ -57,7 +59,7 @@ class Model:
     """A runner that answers a prompt's text with the tokens it was told to, then ends; others hear "ok".
 
     `gate`: each step waits for a permit. `failing`: prompts in whose step the runner raises. `step_seconds`: time
-    that each step takes.
+    that each step takes. `always`: the answer to every prompt.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -65,6 +67,7 @@ class Model:
         self.failing: set[str] = set()
         self.step_seconds = 0.0
         self.num_steps = 0
+        self.always: list[int] | None = None
         self._tokenizer = tokenizer
         self._of_byte = {tokenizer.token_bytes(token): token for token in range(256)}
         self._replies: dict[str, list[int]] = {}
@@ -98,12 +101,22 @@ class Model:
         text = self._tokenizer.decode(known[: len(known) - step], skip_special_tokens=False)
         if text in self.failing and step > 2:
             raise RuntimeError(f"the kernel at 0xdeadbeef failed on {text}")
-        reply = self._replies.get(text, self.ids("ok"))
+        reply = self._replies.get(text, self.ids("ok")) if self.always is None else self.always
         token = reply[step] if step < len(reply) else self._tokenizer.eos_token_id or 0
         if token in work.sample.banned:
             token = self.ids(".")[0]
+        params = work.sample.params
+        if work.sample.constraint is not None or params.allowed_token_ids or params.bad_words:
+            return self._nearest(token, work.sample)
         wanted = work.sample.params.logprobs
         return WorkResult(token, None if wanted is None else self._logprob(token, wanted), prompt)
+
+    def _nearest(self, token: int, order: SampleOrder) -> WorkResult:
+        """`token` if the order allows it, else the lowest one that is."""
+        row = -torch.arange(self._tokenizer.vocab_size).float()
+        row[token] = 1.0
+        greedy = replace(order.params, temperature=0.0, logprobs=None)
+        return sample(row[None], [replace(order, params=greedy)])[0]
 
     def _logprob(self, token: int, num_top: int) -> TokenLogprob:
         rivals = [(token, -0.5), *(((token + rank) % 256, -1.0 - rank) for rank in range(1, num_top))]

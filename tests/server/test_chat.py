@@ -91,6 +91,7 @@ def rendered(stack: StackFactory, **body: Any) -> str:
 
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALL_TEXT = '<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>'
 
 
 @pytest.mark.parametrize(
@@ -101,7 +102,10 @@ CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{
         ([{"role": "developer", "content": "s"}, user("a")], ["system\ns", "user\na"]),
         ([user("a"), {"role": "assistant", "content": "b"}, user("c")], ["user\na", "assistant\nb", "user\nc"]),
         ([user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])], ["user\na\nb"]),
-        ([user(""), {"role": "assistant", "content": None, "tool_calls": [CALL]}], ["user\n", "assistant\n"]),
+        (
+            [user(""), {"role": "assistant", "content": None, "tool_calls": [CALL]}],
+            ["user\n", f"assistant\n{CALL_TEXT}"],
+        ),
         ([user("a"), {"role": "tool", "content": "42", "tool_call_id": "1"}], ["user\na", "tool\n42"]),
         ([user("a") | {"name": "anna", "unknown": 1}], ["user\na"]),
     ],

@@ -108,7 +108,15 @@ RANGES: list[tuple[str, list[Any], list[Any]]] = [
     ("model", ["tiny", "org/alias", None], [5, ["tiny"]]),
     ("best_of", [1, None], [2, 0, -1, "1", 10**9]),
     ("suffix", ["", None], ["x"]),
-    ("response_format", [{"type": "text"}, None], [{"type": "json_object"}, {"type": "json_schema"}, {}, "text"]),
+    ("response_format", [{"type": "text"}, None], [{"type": "json_schema"}, {"type": "xml"}, {}, "text", []]),
+    ("allowed_token_ids", [[], [1, 261], None], [[262], [-1], "x", [1.0], [True], [2**40]]),
+    ("bad_words", [[], ["x"], "x"], [[""], ["x" * 257], ["x"] * 17, [5]]),
+    ("prompt_logprobs", [0, 20, None], [-1, 21, "5", True, 10**6]),
+    ("logprob_token_ids", [[], None], [[1], [262], "x"]),
+    ("truncate_prompt_tokens", [-1, 1, 5, None], [0, -2, 1.5, 2**31, "5"]),
+    ("truncation_side", ["left", "right"], ["top", 5]),
+    ("cache_salt", ["x", None], ["", "x" * 129, 5]),
+    ("return_token_ids", [True], [1, "x"]),
     ("add_special_tokens", [True, False], [1, "yes"]),
 ]
 
@@ -124,29 +132,26 @@ def test_ranges(stack: StackFactory, field: str, good: list[Any], bad: list[Any]
 
 
 UNSUPPORTED: dict[str, list[Any]] = {
-    "allowed_token_ids": [[1]],
-    "bad_words": [["x"]],
     "grammar": ["root ::= x"],
     "guided_choice": [["a", "b"]],
     "guided_json": [{"type": "object"}],
     "guided_regex": ["a+"],
     "logits_processors": [["x"]],
     "prompt_embeds": ["AAAA"],
-    "prompt_logprobs": [1, -1],
-    "structured_outputs": [{"regex": "a"}],
-    "truncate_prompt_tokens": [5],
+    "regex": ["a"],
+    "repetition_detection": [{"x": 1}],
     "use_beam_search": [True],
+    "vllm_xargs": [{"x": 1}],
 }
 UNSUPPORTED_IN_CHAT: dict[str, list[Any]] = {
     "add_special_tokens": [True],
     "audio": [{"voice": "x"}],
     "chat_template": ["{{ 1 }}"],
     "documents": [[{"text": "x"}]],
+    "function_call": ["auto", {"name": "f"}],
     "functions": [[{"name": "f"}]],
+    "mm_processor_kwargs": [{"x": 1}],
     "modalities": [["text", "audio"], ["audio"]],
-    "response_format": [{"type": "json_schema", "json_schema": {}}],
-    "tool_choice": ["required", {"type": "function", "function": {"name": "f"}}],
-    "tools": [[{"type": "function", "function": {"name": "f"}}], "x", [5]],
     "web_search_options": [{"x": 1}],
 }
 
@@ -167,6 +172,12 @@ HARMLESS: Json = {
     "max_token": 5,
     "metadata": {"a": "b"},
     "parallel_tool_calls": True,
+    "include_reasoning": True,
+    "prompt_cache_options": {},
+    "moderation": {},
+    "length_penalty": 1.0,
+    "request_id": "x",
+    "spaces_between_special_tokens": True,
     "prediction": {"type": "content", "content": "x"},
     "prompt_cache_key": "x",
     "reasoning_effort": "low",
@@ -181,6 +192,14 @@ HARMLESS: Json = {
 def test_unknown_fields_are_ignored_wherever_they_are(stack: StackFactory, path: str) -> None:
     body = LEAST[path] | HARMLESS | {"stream": True, "stream_options": {"include_obfuscation": False}}
     assert stack().post(path, **body, response_format={"type": "text", "foo": 1}).status_code == 200
+
+
+@pytest.mark.parametrize("path", LEAST)
+def test_the_answer_names_fields_that_nobody_knows(stack: StackFactory, path: str) -> None:
+    response = stack().post(path, **LEAST[path], max_token=5, **{"bad\r\nname: x": 1, "é": 2})
+    assert response.status_code == 200
+    assert response.headers["x-ignored-fields"] == "max_token"
+    assert "x-ignored-fields" not in stack().post(path, **LEAST[path], model="tiny").headers
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""How deltas are written for each API: whole answers and streams."""
