@@ -23,6 +23,7 @@ from server.ports import Engine, Tokenizer
 from server.protocol.responses import ErrorAnswer
 from server.services import Services
 from server.serving.prompts import PromptReader
+from server.serving.response_store import ResponseStore
 from server.settings import ServerSettings
 from server.structured.compiler import GrammarCompiler
 
@@ -63,6 +64,7 @@ def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, m
         lifecycle=Lifecycle(engine),
         prompts=PromptReader(tokenizer, engine.max_model_len),
         grammars=grammars,
+        responses=ResponseStore(),
         draw_seed=partial(Random(settings.seed).getrandbits, 63),
     )
     for module in pkgutil.iter_modules(routes.__path__, f"{routes.__name__}."):

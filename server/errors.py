@@ -14,9 +14,16 @@ from starlette.responses import Response
 
 from models.errors import ChatTemplateError
 from scheduler.errors import EngineDead, EngineDraining, QueueFull, RequestRejected
-from server.protocol.responses import ErrorAnswer
+from server.protocol.responses import AnthropicError, ErrorAnswer
 
 INVALID_REQUEST = "invalid_request_error"
+_ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    503: "overloaded_error",
+}
 _MAX_MESSAGES = 3  # of the mistakes in one body; clients mend one at a time
 _MAX_SHOWN_INPUT = 60
 
@@ -47,9 +54,16 @@ class ApiError(Exception):
         """OpenAI's error object."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> Response:
-        """The HTTP answer."""
-        return Response(to_json(self.body), self.status, self.headers, "application/json")
+    @property
+    def anthropic_body(self) -> AnthropicError:
+        """Anthropic's error object."""
+        kind = _ANTHROPIC_TYPES.get(self.status, INVALID_REQUEST if self.status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
+    def response(self, path: str) -> Response:
+        """The HTTP answer to a request of `path`, which says whose API it is."""
+        body = self.anthropic_body if path.startswith(_ANTHROPIC_PATH) else self.body
+        return Response(to_json(body), self.status, self.headers, "application/json")
 
 
 def internal_error(request_id: str) -> ApiError:
@@ -69,11 +83,11 @@ def as_api_error(error: Exception) -> ApiError | None:
     return next((convert(error) for kind, convert in _TABLE if isinstance(error, kind)), None)
 
 
-async def error_response(_: Request, error: Exception) -> Response:
+async def error_response(request: Request, error: Exception) -> Response:
     """Exception handler for everything in the table."""
     answer = as_api_error(error)
     assert answer is not None, "a handler was registered for an exception that the table lacks"
-    return answer.response()
+    return answer.response(request.url.path)
 
 
 async def client_gone_response(_: Request, __: Exception) -> Response:

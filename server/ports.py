@@ -72,6 +72,14 @@ class Tokenizer(Protocol):
         """Ids that control the model and are no text."""
 
     @property
+    def bos_token_id(self) -> int | None:
+        """The token that begins a text, if there is one."""
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends a text, if there is one."""
+
+    @property
     def chat_template(self) -> str | None:
         """The template that conversations are rendered with."""
 

@@ -12,6 +12,7 @@ from server.lifecycle import Lifecycle
 from server.metrics import Metrics
 from server.ports import Engine, Tokenizer
 from server.serving.prompts import PromptReader
+from server.serving.response_store import ResponseStore
 from server.settings import ServerSettings
 from server.structured.compiler import GrammarCompiler
 
@@ -27,6 +28,7 @@ class Services:
     lifecycle: Lifecycle
     prompts: PromptReader
     grammars: GrammarCompiler
+    responses: ResponseStore
     draw_seed: Callable[[], int]
 
 

@@ -15,7 +15,7 @@ OPEN_PATHS = frozenset({"/health", "/version", "/metrics"})
 
 
 class Authentication:
-    """Requires `Authorization: Bearer KEY` with one of `api_keys`, everywhere but in `OPEN_PATHS`."""
+    """Requires one of `api_keys` as `Authorization: Bearer KEY` or `X-Api-Key: KEY`, everywhere but in `OPEN_PATHS`."""
 
     def __init__(self, app: ASGIApp, api_keys: Sequence[str]) -> None:
         self.app = app
@@ -26,13 +26,14 @@ class Authentication:
         if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._knows(Headers(scope=scope)):
             await self.app(scope, receive, send)
         else:
-            await _UNAUTHORIZED.response()(scope, receive, send)
+            await _UNAUTHORIZED.response(scope["path"])(scope, receive, send)
 
     def _knows(self, headers: Headers) -> bool:
-        sent = headers.getlist("authorization")
-        if len(sent) != 1:
+        credentials, keys = headers.getlist("authorization"), headers.getlist("x-api-key")
+        sent = {*credentials, *(f"Bearer {key}" for key in keys)}
+        if len(sent) != 1 or len(credentials) > 1 or len(keys) > 1:
             return False
-        scheme, _, key = sent[0].partition(" ")
+        scheme, _, key = sent.pop().partition(" ")
         digest = _digest(key.strip().encode("latin-1"))
         # A list, not a generator: every digest is compared, so that time tells nothing.
         matches = [hmac.compare_digest(digest, known) for known in self._digests]
@@ -40,7 +41,7 @@ class Authentication:
 
 
 _UNAUTHORIZED = ApiError(
-    "Send a valid API key in the header Authorization: Bearer KEY.",
+    "Send a valid API key, in the header Authorization: Bearer KEY or X-Api-Key: KEY.",
     status=401,
     kind="authentication_error",
     code="invalid_api_key",

@@ -22,7 +22,7 @@ class BodyLimit:
             return
         announced = Headers(scope=scope).get("content-length", "")
         if announced.isdecimal() and int(announced) > self._max_bytes:
-            await self._too_large().response()(scope, receive, send)
+            await self._too_large().response(scope["path"])(scope, receive, send)
             return
         received = 0
 

@@ -48,7 +48,7 @@ class RequestContext:
             if started:
                 raise
             logger.exception("request %s failed", request_id)
-            await internal_error(request_id).response()(scope, receive, send_with_id)
+            await internal_error(request_id).response(scope["path"])(scope, receive, send_with_id)
 
 
 def _request_id(sent: str | None) -> str:

@@ -25,6 +25,20 @@ class ErrorAnswer(TypedDict):
     error: ErrorObject
 
 
+class AnthropicErrorObject(TypedDict):
+    """What went wrong."""
+
+    type: str
+    message: str
+
+
+class AnthropicError(TypedDict):
+    """The same on the routes of Anthropic's API."""
+
+    type: Literal["error"]
+    error: AnthropicErrorObject
+
+
 class KVCacheUsage(TypedDict):
     """What the request's sequences held at their end, summed over all choices; rows are a mean over lanes."""
 

@@ -67,7 +67,7 @@ class GenerationFields(OutputFields):
     user: str | None = None
     length_penalty: Ignored = None
     metadata: Ignored = None
-    moderation: Ignored = None
+    moderation: Refused = None
     prediction: Ignored = None
     prompt_cache_key: Ignored = None
     prompt_cache_options: Ignored = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 
 from server.errors import unavailable
 from server.services import CurrentServices
@@ -14,7 +14,7 @@ router = APIRouter()
 @router.head("/health", include_in_schema=False)
 @router.get("/ping", response_class=Response)
 @router.head("/ping", include_in_schema=False)
-async def health(services: CurrentServices) -> Response:
+async def health(request: Request, services: CurrentServices) -> Response:
     """200 and nothing else while requests make progress, else 503 and why."""
     reason = services.lifecycle.unhealthy_reason()
-    return Response() if reason is None else unavailable(reason, "unhealthy").response()
+    return Response() if reason is None else unavailable(reason, "unhealthy").response(request.url.path)

@@ -21,7 +21,7 @@ def knows_tools(template: str | None) -> bool:
 
 def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], form: CallForm) -> list[Message]:
     """`messages` for a template that knows of no tools: they stand in the system's turn, calls and results as text."""
-    spelled = [_spelled(message, form) for message in messages]
+    spelled = _joined([_spelled(message, form) for message in messages])
     if not tools:
         return spelled
     explanation = _explanation(tools, form)
@@ -29,6 +29,17 @@ def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], 
         first, *rest = spelled
         return [first | {"content": f"{first['content']}\n\n{explanation}"}, *rest]
     return [{"role": "system", "content": explanation}, *spelled]
+
+
+def _joined(messages: Sequence[Message]) -> list[Message]:
+    """Turns of one user after another as one turn: many templates want roles to alternate."""
+    joined: list[Message] = []
+    for message in messages:
+        if joined and joined[-1]["role"] == message["role"] == "user":
+            joined[-1] = joined[-1] | {"content": f"{joined[-1]['content']}\n\n{message['content']}"}
+        else:
+            joined.append(message)
+    return joined
 
 
 def _explanation(tools: Sequence[Mapping[str, Any]], form: CallForm) -> str:

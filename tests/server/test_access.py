@@ -28,9 +28,14 @@ ROUTES = {
     "/openapi.json": "key",
     "/ping": "key",
     "/tokenize": "key",
+    "/tokenizer_info": "key",
     "/v1/chat/completions": "key",
     "/v1/completions": "key",
+    "/v1/messages": "key",
+    "/v1/messages/count_tokens": "key",
     "/v1/models": "key",
+    "/v1/responses": "key",
+    "/v1/responses/{response_id}": "key",
     "/v1/models/{name:path}": "key",
     "/version": "open",
 }
@@ -74,7 +79,12 @@ def test_every_route_and_whether_it_needs_a_key(stack: StackFactory) -> None:
         ([("Authorization", "Bearer one two")], 401),
         ([("Authorization", b"Bearer \xff\xfe")], 401),
         ([("Authorization", "Bearer one"), ("Authorization", "Bearer one")], 401),
-        ([("X-Api-Key", "one")], 401),
+        ([("X-Api-Key", "one")], 200),
+        ([("X-Api-Key", "onee")], 401),
+        ([("X-Api-Key", "one"), ("X-Api-Key", "one")], 401),
+        ([("X-Api-Key", "one"), ("Authorization", "Bearer one")], 200),
+        ([("X-Api-Key", "one"), ("Authorization", "Bearer two")], 401),
+        ([("X-Api-Key", "Bearer one")], 401),
     ],
 )
 def test_keys(stack: StackFactory, headers: list[tuple[str, Any]], status: int) -> None:

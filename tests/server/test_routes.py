@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from models.tokenizer import Tokenizer
 from server.protocol.responses import ChatChunk, ChatCompletion, Completion
-from tests.server.stack import Json, Model, Stack, succeeded
+from tests.server.stack import TEMPLATE, Json, Model, Stack, succeeded
 
 StackFactory = Callable[..., Stack]
 
@@ -138,3 +138,11 @@ def test_chats_are_what_the_schema_says(stack: StackFactory, extra: Json) -> Non
     TypeAdapter(ChatCompletion).validate_python(stack().chat(**extra), strict=True, extra="forbid")
     for event in stack().chat_events(stream_options={"include_usage": True}, **extra):
         TypeAdapter(ChatChunk).validate_python(event, strict=True, extra="forbid")
+
+
+def test_the_tokenizer_tells_of_itself(stack: StackFactory) -> None:
+    info = stack().run(lambda client: client.get("/tokenizer_info")).json()
+    assert info["eos_token"] == "<|im_end|>"
+    assert (info["eos_token_id"], info["bos_token"], info["bos_token_id"]) == (261, None, None)
+    assert (info["vocab_size"], info["model_max_length"]) == (262, 200)
+    assert info["chat_template"] == TEMPLATE

@@ -174,7 +174,6 @@ HARMLESS: Json = {
     "parallel_tool_calls": True,
     "include_reasoning": True,
     "prompt_cache_options": {},
-    "moderation": {},
     "length_penalty": 1.0,
     "request_id": "x",
     "spaces_between_special_tokens": True,
