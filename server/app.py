@@ -42,7 +42,8 @@ def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, m
             await engine.stop()
             grammars.close()
 
-    middleware = [Middleware(RequestContext), Middleware(BodyLimit, max_bytes=settings.max_body_bytes)]
+    body_limit = Middleware(BodyLimit, max_bytes=settings.max_body_bytes, seconds=settings.body_seconds)
+    middleware = [Middleware(RequestContext), body_limit]
     if settings.api_keys:
         middleware.insert(1, Middleware(Authentication, api_keys=settings.api_keys))
     app = FastAPI(

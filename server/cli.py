@@ -41,6 +41,7 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
     add("--port", type=_number(0, 65535), default=8000, help="port to bind (%(default)s)")
     add("--served-model-name", nargs="+", metavar="NAME", help="names clients may ask for (default: from MODEL)")
     add("--api-key", nargs="+", default=[], metavar="KEY", help="keys, one of which clients must send")
+    add("--api-key-file", type=Path, metavar="FILE", help="file with more of them, one a line")
     add("--chat-template", type=Path, metavar="FILE", help="Jinja template in place of the model's own")
     add("--response-role", default="assistant", help="role of answers (%(default)s)")
     add("--enable-auto-tool-choice", action="store_true", help="let models choose to call tools")
@@ -54,6 +55,20 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
         default=75,
         metavar="SECONDS",
         help="for idle connections (%(default)s)",
+    )
+    add(
+        "--sse-keep-alive-interval",
+        type=_number(1),
+        default=15,
+        metavar="SECONDS",
+        help="of silence in a stream, then a comment (%(default)s)",
+    )
+    add(
+        "--stream-stall-timeout",
+        type=_number(1),
+        default=120,
+        metavar="SECONDS",
+        help="for readers who take nothing (%(default)s)",
     )
     levels = ["critical", "error", "warning", "info", "debug"]
     add("--uvicorn-log-level", default="info", choices=levels, help="(%(default)s)")

@@ -9,16 +9,18 @@ import sys
 import time
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from models.errors import ModelError
 from models.source import model_display_name
 from scheduler.engine import compute_thread
 from server.app import create_app
 from server.cli import engine_options, own_version
+from server.file_limit import raise_file_limit
 from server.launch import Assembly, LaunchError, assemble
 from server.logs import log_config
 from server.metrics import Metrics
-from server.settings import ServerSettings
+from server.settings import Pace, ServerSettings
 from server.uvicorn_server import make_server
 
 logger = logging.getLogger("scissorserve")
@@ -49,6 +51,7 @@ def serve(options: Namespace, settings: ServerSettings, assembly: Assembly, exec
     logger.info("Serving %s at http://%s:%d/v1", settings.model_names[0], options.host, options.port)
     if not settings.api_keys and not is_loopback(options.host):
         logger.warning("anyone who reaches %s can use this server: set --api-key, or bind to 127.0.0.1", options.host)
+    raise_file_limit()
     make_server(app, host=options.host, port=options.port, log_level=options.uvicorn_log_level).run()
 
 
@@ -60,16 +63,31 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def keys_in(file: Path | None) -> list[str]:
+    """The API keys in `file`, one a line; empty lines and those that begin with # are none. Raises LaunchError."""
+    if file is None:
+        return []
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"--api-key-file {file} cannot be read: {error}") from error
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys:
+        raise LaunchError(f"--api-key-file {file} holds no key; write one a line")
+    return keys
+
+
 def _settings(options: Namespace) -> ServerSettings:
     return ServerSettings(
         model_names=tuple(options.served_model_name or [model_display_name(options.model)]),
         version=own_version(),
         created=int(time.time()),
-        api_keys=tuple(options.api_key),
+        api_keys=(*options.api_key, *keys_in(options.api_key_file)),
         response_role=options.response_role,
         shutdown_timeout=options.shutdown_timeout,
         keep_alive=options.timeout_keep_alive,
         seed=options.seed,
+        pace=Pace(options.sse_keep_alive_interval, options.stream_stall_timeout),
         enable_auto_tool_choice=options.enable_auto_tool_choice,
         tool_call_parser=options.tool_call_parser,
     )

@@ -8,12 +8,21 @@ _MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds after which a stream's silence is broken by a comment, and a reader who takes nothing is given up."""
+
+    keep_alive: float = 15.0
+    stall: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSettings:
     """Settings of the server. Raises ValueError where they cannot work.
 
     `model_names`: the names clients may ask for; the first is reported. `created`: Unix time shown for the models.
     `max_choices`: prompts times `n` of one request. `shutdown_timeout`: seconds that running requests get after the
     first signal. `keep_alive`: seconds an idle connection stays open, longer than proxies and SDKs keep theirs.
+    `body_seconds`: that a body may take to arrive. `pace`: how streams are sent.
     `enable_auto_tool_choice`: the model may choose to call tools; `tool_call_parser` reads how it writes calls.
     `seed`: makes the seeds of requests that bring none repeat from start to start; None draws them at random.
     """
@@ -29,6 +38,8 @@ class ServerSettings:
     shutdown_timeout: float = 30.0
     keep_alive: int = 75
     seed: int | None = None
+    body_seconds: float = 60.0
+    pace: Pace = Pace()
     enable_auto_tool_choice: bool = False
     tool_call_parser: str | None = None
 

@@ -22,6 +22,8 @@ from server.serving.dialects.dialect import Dialect
 from server.serving.disconnect import unless_disconnected
 from server.serving.generation import Generation, Job
 from server.serving.off_loop import off_loop
+from server.serving.paced_sender import PacedSender
+from server.settings import Pace
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +46,7 @@ async def respond(
     async def work() -> Response:
         generation = Generation(await prepare(), services.engine, services.metrics)
         if stream:
-            return EventStream(generation, dialect)
+            return EventStream(generation, dialect, services.settings.pace)
         return await _whole(generation, dialect)
 
     return await unless_disconnected(request.receive, work())
@@ -69,12 +71,13 @@ class EventStream(Response):
 
     media_type = "text/event-stream"
 
-    def __init__(self, generation: Generation, dialect: Dialect) -> None:
+    def __init__(self, generation: Generation, dialect: Dialect, pace: Pace) -> None:
         self.status_code = 200
         self.background = None
         self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         self._generation = generation
         self._dialect = dialect
+        self._pace = pace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See ASGI."""
@@ -82,14 +85,12 @@ class EventStream(Response):
             try:
                 await unless_disconnected(receive, self._send(send, scope["state"]["request_id"]))
             except ClientDisconnect:
-                logger.debug("request %s: the client left", scope["state"]["request_id"])
+                logger.debug("request %s: the client left, or stopped reading", scope["state"]["request_id"])
 
     async def _send(self, send: Send, request_id: str) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async with aclosing(self._events(request_id)) as events:
-            async for data in events:
-                if data:
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            await PacedSender(send, self._pace).send_all(events)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _events(self, request_id: str) -> AsyncGenerator[bytes]:

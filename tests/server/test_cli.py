@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
 
 from server.cli import engine_options, parse
+from server.command import keys_in
 from server.engine_options import EngineOptions, default_pool_bytes, parse_budget, parse_size
+from server.file_limit import raise_file_limit
+from server.launch import LaunchError
+from server.settings import ServerSettings
 
 
 def test_defaults_of_the_parser_are_those_of_the_options() -> None:
@@ -91,3 +96,34 @@ def test_budgets(text: str, value: float) -> None:
 )
 def test_sizes(text: str, value: int) -> None:
     assert parse_size(text) == value
+
+
+def test_keys_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text("# ours\n one \n\ntwo\n")
+    assert keys_in(file) == ["one", "two"]
+    assert keys_in(None) == []
+    file.write_text("# none\n")
+    with pytest.raises(LaunchError, match="holds no key"):
+        keys_in(file)
+    with pytest.raises(LaunchError, match="cannot be read"):
+        keys_in(tmp_path / "missing")
+
+
+def test_parsers_may_be_written_as_vllm_writes_them() -> None:
+    assert parse(["--tool-call-parser", "llama3_json"], {}).tool_call_parser == "llama3-json"
+
+
+def test_choosing_calls_needs_a_parser() -> None:
+    with pytest.raises(ValueError, match="--tool-call-parser"):
+        ServerSettings(model_names=("x",), enable_auto_tool_choice=True)
+
+
+def test_the_process_takes_the_descriptors_it_may_have(caplog: pytest.LogCaptureFixture) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 256
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

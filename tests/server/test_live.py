@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from server.settings import Pace
 from server.uvicorn_server import HTTPProtocol
 from tests.server.stack import CHAT_HI, CHAT_HI_TEXT, Live, Model, Stack, eventually, sse, texts
 
@@ -239,3 +240,40 @@ def test_a_connection_is_kept_for_the_next_request(
         assert connection.getresponse().read() == b""
         time.sleep(pause)
     connection.close()
+
+
+def test_a_stream_without_news_says_that_it_lives(stack: StackFactory, model: Model, live: Serve) -> None:
+    model.gate = threading.Semaphore(0)
+    server = live(stack(model.says("abc"), pace=Pace(keep_alive=0.05)))
+    with httpx.stream("POST", f"{server.url}/v1/completions", json={"prompt": "hi", "stream": True}) as response:
+        lines = (line for line in response.iter_lines() if line)
+        assert [next(lines) for _ in range(3)] == [": keep-alive"] * 3
+        model.gate.release(100)
+        events = [line for line in lines if line != ": keep-alive"]
+    assert [json.loads(line.removeprefix("data: "))["choices"][0]["text"] for line in events[:3]] == ["a", "b", "c"]
+    assert events[-1] == "data: [DONE]"
+
+
+def test_a_reader_who_takes_nothing_is_given_up(stack: StackFactory, model: Model, live: Serve) -> None:
+    model.step_seconds = 0.001
+    endless = stack(
+        model.says("x" * LONG), engine={"max_model_len": LONG + 1, "num_pages": 60_001}, pace=Pace(stall=0.3)
+    )
+    server = live(endless)
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(("127.0.0.1", server.port))
+    body = json.dumps({"prompt": "hi", "stream": True, "max_tokens": LONG, "logprobs": 20, "n": 8}).encode()
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    client.sendall(head.encode() + b"\r\n\r\n" + body)
+    assert eventually(lambda: endless.engine.stats().num_running == 8)
+    assert eventually(server.is_idle, 10)
+    assert model.num_steps < LONG
+    client.close()
+
+
+def test_a_body_that_does_not_end_is_given_up(stack: StackFactory, live: Serve) -> None:
+    server = live(stack(body_seconds=0.2))
+    for length in (b"Content-Length: 100", b"Transfer-Encoding: chunked"):
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + length
+        assert talk(server, head + b"\r\n\r\n5\r\n{").startswith(b"HTTP/1.1 408")
