@@ -32,7 +32,7 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-peers: $(READY)
+peers: $(KERNELS)
 	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[bench]'
 	@$(MAKE) --keep-going --no-print-directory --file benchmarks/engines/setup.mk PYTHON=$(PYTHON) OURS=$(BIN)/python
 

@@ -15,6 +15,8 @@ first token The time from sending to the first token: alone, and as a mean of th
 cold start  From starting the process to the first token of a 16-token prompt. Caches on disk are warm.
 peak memory The most resident memory that the engine's process and its children had, at the end of all runs.
 
+The share of the CPU time that other programs took stands beside: figures from a busy machine say little.
+
 `scissorserve, HTTP` is the server, heard through streamed completions; `scissorserve, no HTTP` is the same engine in
 the worker's process, stepped as the peers are. Limits are what this machine's memory and GEMM rates, measured in the
 same rounds, would allow with weights and rows of that type (scales not counted).

@@ -10,6 +10,8 @@ from benchmarks.engines.process import Report
 from benchmarks.engines.protocol import COLD_START
 from benchmarks.engines.timing import decode_rate, first_token
 
+_OTHERS = "others"
+
 Rounds = Sequence[Mapping[str, float]]
 """Of one engine: a figure per metric for each round."""
 
@@ -22,6 +24,7 @@ class Metric:
     title: str
     unit: str
     higher_is_better: bool = True
+    compared: bool = True  # whether a ratio says something about the engine
 
 
 def decode_key(sequences: int) -> str:
@@ -42,6 +45,7 @@ def metrics(concurrency: Sequence[int], prefill: Sequence[int]) -> list[Metric]:
         *(Metric(f"ttft {n}", _waiting(n), "s", higher_is_better=False) for n in _ends(concurrency)),
         Metric(COLD_START, "cold start to first token", "s", higher_is_better=False),
         Metric("peak memory", "peak memory", "MiB", higher_is_better=False),
+        Metric(_OTHERS, "CPU time that others took", "%", compared=False),
     ]
 
 
@@ -59,6 +63,7 @@ def figures(report: Report, new_tokens: int) -> dict[str, float]:
             found.setdefault(f"ttft {size}", []).append(first_token(outcome.arrivals))
     if report.closing is not None:
         found["peak memory"] = [report.closing.peak_bytes / 2**20]
+    found[_OTHERS] = [100 * report.others]
     return {key: statistics.median(values) for key, values in found.items()}
 
 
@@ -79,7 +84,7 @@ def ratios(ours: Rounds, theirs: Rounds, wanted: Iterable[Metric]) -> dict[str, 
             for mine, other in zip(ours, theirs, strict=False)
             if metric.key in mine and metric.key in other
         ]
-        if pairs:
+        if pairs and metric.compared:
             found[metric.key] = statistics.median(a / b if metric.higher_is_better else b / a for a, b in pairs)
     return found
 

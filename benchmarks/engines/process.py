@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.engines.busy import CpuTime, taken_by_others
 from benchmarks.engines.catalog import Spec
 from benchmarks.engines.protocol import Closing, Job, Outcome, Run, from_line
 
@@ -23,10 +24,11 @@ class EngineFailed(Exception):
 
 @dataclass(slots=True)
 class Report:
-    """What one worker told: its runs in order, then how it closed."""
+    """What one worker told: its runs in order, then how it closed. `others`: see `taken_by_others`, of that time."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     closing: Closing | None = None
+    others: float = 0.0
 
 
 def work(
@@ -39,6 +41,7 @@ def work(
     model = str((spec.home / spec.model).resolve()) if spec.peer is not None else ""
     job = Job(model, threads, time.time(), runs, flags if spec.peer is None else [])
     log.parent.mkdir(parents=True, exist_ok=True)
+    before = CpuTime.now()
     command = [spec.interpreter, "-m", f"benchmarks.engines.{spec.worker}"]
     environment = spec.variables(threads, job.most_tokens)
     pipe = subprocess.PIPE
@@ -50,6 +53,7 @@ def work(
         _group(process),
     ):
         report = _listen(process, job, told)
+    report.others = taken_by_others(before, CpuTime.now())
     if report.closing is None:
         raise EngineFailed(f"{spec.label} ended with status {process.returncode}; its output is in {log}")
     return report

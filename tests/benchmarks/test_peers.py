@@ -31,6 +31,7 @@ def test_figures_of_a_worker() -> None:
             Outcome("decode 2", [[1.0, 2.0, 3.0], [2.0, 3.0]], 9.0),
         ],
         Closing("1.0", 3 * 2**20),
+        others=0.25,
     )
     assert figures(report, new_tokens=1) == {
         "cold start": 4.0,
@@ -38,6 +39,7 @@ def test_figures_of_a_worker() -> None:
         "decode 2": 2.0,
         "ttft 2": 1.5,
         "peak memory": 3.0,
+        "others": 25.0,
     }
 
 
@@ -52,6 +54,7 @@ def test_every_figure_has_a_line_in_the_table() -> None:
         "ttft 16",
         "cold start",
         "peak memory",
+        "others",
     ]
 
 
@@ -69,8 +72,9 @@ def test_ratios_compare_within_a_round_and_are_above_one_where_ours_is_better() 
     assert ratios(ours, theirs, [SPEED, WAIT]) == {"decode 1": 2.0, "ttft 1": 2.0}
 
 
-def test_ratios_leave_out_what_was_not_measured_of_both() -> None:
+def test_ratios_leave_out_what_was_not_measured_of_both_or_tells_nothing_of_an_engine() -> None:
     assert ratios([{"decode 1": 1.0}], [{"ttft 1": 1.0}], [SPEED, WAIT]) == {}
+    assert ratios([{"others": 1.0}], [{"others": 1.0}], metrics([1], [512])) == {}
 
 
 def test_tables_are_markdown_with_a_column_per_engine() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.engines.busy import CpuTime, taken_by_others
 from benchmarks.engines.catalog import SPECS, Spec
 from benchmarks.engines.process import EngineFailed, work
 from benchmarks.engines.protocol import Closing, Job, Outcome, Run, from_line, to_line
@@ -82,6 +83,19 @@ def test_peak_memory_counts_living_children() -> None:
         assert child.stdin is not None
         child.stdin.close()
     assert together > alone > 2**20
+
+
+def test_what_others_took_is_neither_idle_nor_ours() -> None:
+    before, after = CpuTime(total=100.0, busy=50.0, own=10.0), CpuTime(total=120.0, busy=65.0, own=20.0)
+    assert taken_by_others(before, after) == (15.0 - 10.0) / 20.0
+
+
+def test_time_of_children_that_have_ended_is_ours() -> None:
+    before = CpuTime.now()
+    subprocess.run([sys.executable, "-c", "sum(range(3_000_000))"], check=True)
+    after = CpuTime.now()
+    assert after.total > before.total
+    assert after.own > before.own
 
 
 def test_a_worker_that_ends_early_is_an_error_that_names_its_output(tmp_path: Path) -> None:
