@@ -27,7 +27,14 @@ from server.engine_options import EngineOptions
 from server.launch import assemble
 
 _CLOSE = 1e-4
-_BASE = EngineOptions(kv_policy="full", kv_cache_memory_bytes=2 * 2**30, max_num_batched_tokens=2048, max_num_seqs=16)
+_BASE = EngineOptions(
+    quantization="none",
+    kv_cache_dtype="float32",
+    kv_policy="full",
+    kv_cache_memory_bytes=2 * 2**30,
+    max_num_batched_tokens=2048,
+    max_num_seqs=16,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,11 @@ EXPORTED void kernels_linear(const Kernels* kernels, const LinearCall* call, con
     kernels->linear(*call, x, out);
 }
 
+EXPORTED void kernels_argmax(const Kernels* kernels, const float* x, int64_t rows, int64_t stride, int64_t n,
+                             int64_t* out) {
+    kernels->argmax(x, rows, stride, n, out);
+}
+
 EXPORTED int64_t kernels_packed_bytes(int64_t n, int64_t k, int64_t bits) { return packed_bytes(n, k, bits); }
 
 EXPORTED int64_t kernels_pack_exactly(const float* weights, int64_t n, int64_t k, uint8_t* out) {

@@ -200,16 +200,24 @@ class Attention {
         }
     }
 
+    const int64_t* table_of(const Tile& tile) const {
+        const int64_t lane = call_.slots[tile.sequence] * call_.lanes + first_lane_ + tile.head;
+        return call_.tables + lane * call_.table_width;
+    }
+
     // Point at the keys and values of `rows` rows from `block` on; what stands behind them is the last one again.
     template <class Row>
     void find_rows(const Tile& tile, int64_t block, int64_t rows, Scratch& scratch) const {
-        const int64_t* table =
-            call_.tables + (tile.sequence * call_.lanes + first_lane_ + tile.head) * call_.table_width;
+        const int64_t* table = table_of(tile);
         const uint8_t* keys = (const uint8_t*)call_.keys;
         const uint8_t* values = (const uint8_t*)call_.values;
+        int64_t page = block / call_.page_size, offset = block % call_.page_size;
         for (int64_t r = 0; r < rows; r++) {
-            const int64_t row = block + r;
-            const int64_t slot = table[row / call_.page_size] * call_.page_size + row % call_.page_size;
+            const int64_t slot = table[page] * call_.page_size + offset;
+            if (++offset == call_.page_size) {
+                page++;
+                offset = 0;
+            }
             const uint8_t* key = keys + slot * call_.key_bytes;
             const uint8_t* value = values + slot * call_.value_bytes;
             if constexpr (Row::is_plain) {
@@ -347,8 +355,7 @@ class Attention {
 
     // See paged_kv/observation.py for what the state means.
     void note(const Tile& tile, int64_t position, int64_t seen, const float* weights) const {
-        const int64_t* table =
-            call_.tables + (tile.sequence * call_.lanes + first_lane_ + tile.head) * call_.table_width;
+        const int64_t* table = table_of(tile);
         const int64_t bit = call_.window ? position % call_.window : 0;
         const uint8_t mask = uint8_t(1 << (bit % 8));
         for (int64_t start = 0; start < seen; start += call_.page_size) {

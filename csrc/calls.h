@@ -21,7 +21,8 @@ struct PagedCall {
     int64_t value_bytes;
     int64_t state_bytes;
 
-    const int64_t* tables;     // [sequences, lanes, table_width]
+    const int64_t* tables;     // [slots, lanes, table_width]
+    const int64_t* slots;      // [sequences], which of the tables are meant
     const int64_t* kept;       // [sequences, lanes], the new rows counted in
     const int64_t* starts;     // [sequences + 1], the first new token of each
     const int64_t* positions;  // [tokens]

@@ -8,6 +8,7 @@ struct Kernels {
     void (*append)(const PagedCall& call, int64_t layer, const RotaryCall& rotary, const float* fused, float* queries);
     void (*attend)(const PagedCall& call, int64_t layer, const float* queries, float* output);
     void (*linear)(const LinearCall& call, const float* x, float* out);
+    void (*argmax)(const float* x, int64_t rows, int64_t stride, int64_t n, int64_t* out);
 };
 
 extern const Kernels portable_kernels;

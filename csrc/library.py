@@ -25,7 +25,10 @@ class PagedCall(ctypes.Structure):
     _fields_: ClassVar = [
         *[(name, Address) for name in ("keys", "values", "state")],
         *[(name, _INT) for name in ("format", "page_size", "head_dim", "key_bytes", "value_bytes", "state_bytes")],
-        *[(name, Address) for name in ("tables", "kept", "starts", "positions", "new_slots", "observed", "signs")],
+        *[
+            (name, Address)
+            for name in ("tables", "slots", "kept", "starts", "positions", "new_slots", "observed", "signs")
+        ],
         *[(name, _INT) for name in ("sequences", "lanes", "table_width", "kv_heads", "group", "measure", "window")],
         ("decay", ctypes.c_float),
     ]
@@ -63,6 +66,7 @@ class Kernels:
         self._append = library.kernels_append
         self._attend = library.kernels_attend
         self._linear = library.kernels_linear
+        self._argmax = library.kernels_argmax
 
     def append(self, call: PagedCall, layer: int, rotary: RotaryCall, fused: Tensor, queries: Tensor) -> None:
         """Rotate and store new rows of `layer` from float32 `fused` [T, (heads + 2 * kv_heads) * head_dim].
@@ -78,6 +82,16 @@ class Kernels:
     def linear(self, call: LinearCall, x: Tensor, out: Tensor) -> None:
         """`call` on float32 `x` [rows, k], or [rows, 2 * k] if it is gated, into float32 `out` [rows, n]."""
         self._linear(self._table, ctypes.byref(call), address(x), address(out))
+
+    def argmax(self, x: Tensor) -> Tensor:
+        """Of float32 rows [N, n], each row without gaps: the index of the largest number, int64 [N].
+
+        The first of equals; NaN counts as the least. -1 where nothing is above minus infinity.
+        """
+        best = torch.empty(x.shape[0], dtype=torch.int64)
+        assert x.stride(1) == 1, "kernels read rows without gaps"
+        self._argmax(self._table, x.data_ptr(), x.shape[0], x.stride(0), x.shape[1], address(best))
+        return best
 
 
 def pack(weight: Tensor) -> tuple[Tensor, int]:
@@ -121,6 +135,7 @@ def _library() -> ctypes.CDLL:
         "kernels_append": (None, [*paged, ctypes.POINTER(RotaryCall), Address, Address]),
         "kernels_attend": (None, [*paged, Address, Address]),
         "kernels_linear": (None, [Address, ctypes.POINTER(LinearCall), Address, Address]),
+        "kernels_argmax": (None, [Address, Address, _INT, _INT, _INT, Address]),
         "kernels_packed_bytes": (_INT, [_INT, _INT, _INT]),
         "kernels_pack_exactly": (_INT, [Address, _INT, _INT, Address]),
         "kernels_pack_rounded": (None, [Address, _INT, _INT, Address]),

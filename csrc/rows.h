@@ -101,11 +101,11 @@ struct Int4Row {
     static constexpr bool is_plain = false;
     static void decode(const uint8_t* stored, float* out, int64_t n) {
         const F scale = fill(half_to_float(stored + n / 2)), zero = fill(half_to_float(stored + n / 2 + 2));
-        alignas(16) uint8_t codes[32];
         for (int64_t i = 0; i < n; i += 32) {
-            for (int j = 0; j < 16; j++) codes[j] = stored[i / 2 + j] & 15;
-            for (int j = 0; j < 16; j++) codes[16 + j] = stored[i / 2 + j] >> 4;
-            for (int j = 0; j < 32; j += W) store(out + i + j, fma(load_bytes(codes + j), scale, zero));
+            for (int j = 0; j < 16; j += W) {
+                store(out + i + j, fma(load_low(stored + i / 2 + j), scale, zero));
+                store(out + i + 16 + j, fma(load_high(stored + i / 2 + j), scale, zero));
+            }
         }
     }
     static void encode(const float* x, uint8_t* stored, int64_t n) {

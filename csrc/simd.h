@@ -38,7 +38,15 @@ inline F load_bfloat16(const uint16_t* p) {
 inline F load_bytes(const uint8_t* p) {
     return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)))};
 }
-inline F load_int32(const int32_t* p) { return {_mm512_cvtepi32_ps(_mm512_loadu_si512(p))}; }
+// The low or the high halves of W bytes.
+inline F load_low(const uint8_t* p) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+    return {_mm512_cvtepi32_ps(_mm512_and_si512(bytes, _mm512_set1_epi32(15)))};
+}
+inline F load_high(const uint8_t* p) {
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+    return {_mm512_cvtepi32_ps(_mm512_srli_epi32(bytes, 4))};
+}
 // Whole numbers from -128 to 127, or from 0 to 255, as bytes.
 inline void store_bytes(void* p, F a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v))); }
 inline F times_power_of_two(F a, F n) { return {_mm512_scalef_ps(a.v, n.v)}; }
@@ -93,7 +101,14 @@ inline F load_bfloat16(const uint16_t* p) {
 inline F load_bytes(const uint8_t* p) {
     return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)))};
 }
-inline F load_int32(const int32_t* p) { return {_mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i*)p))}; }
+inline F load_low(const uint8_t* p) {
+    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+    return {_mm256_cvtepi32_ps(_mm256_and_si256(bytes, _mm256_set1_epi32(15)))};
+}
+inline F load_high(const uint8_t* p) {
+    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
+    return {_mm256_cvtepi32_ps(_mm256_srli_epi32(bytes, 4))};
+}
 inline void store_bytes(void* p, F a) {
     const __m256i low = _mm256_shuffle_epi8(_mm256_cvtps_epi32(a.v), _mm256_set1_epi32(0x0c080400));
     const int32_t first = _mm256_extract_epi32(low, 0), second = _mm256_extract_epi32(low, 4);
@@ -186,8 +201,11 @@ inline F load_bfloat16(const uint16_t* p) {
 inline F load_bytes(const uint8_t* p) {
     return each([&](int i) { return float(p[i]); });
 }
-inline F load_int32(const int32_t* p) {
-    return each([&](int i) { return float(p[i]); });
+inline F load_low(const uint8_t* p) {
+    return each([&](int i) { return float(p[i] & 15); });
+}
+inline F load_high(const uint8_t* p) {
+    return each([&](int i) { return float(p[i] >> 4); });
 }
 inline void store_bytes(void* p, F a) {
     for (int i = 0; i < W; i++) ((uint8_t*)p)[i] = uint8_t(int32_t(std::nearbyintf(a.v[i])));

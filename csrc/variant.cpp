@@ -1,5 +1,6 @@
 // Compiled once for every instruction set, with SIMD_VARIANT naming it: see setup.py.
 #include "append.h"
+#include "argmax.h"
 #include "attention.h"
 #include "kernels.h"
 #include "linear.h"
@@ -10,4 +11,4 @@
 #define TABLE_OF(variant) JOINED(variant, _kernels)
 
 extern const Kernels TABLE_OF(SIMD_VARIANT) = {NAME_OF(SIMD_VARIANT), SIMD_VARIANT::append, SIMD_VARIANT::attend,
-                                                SIMD_VARIANT::linear};
+                                                SIMD_VARIANT::linear, SIMD_VARIANT::argmax};

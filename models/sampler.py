@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from models.argmax import best_tokens
 from models.token_mask import apply_mask, as_mask
 from scheduler.plan import SampleOrder, WorkResult
 from scheduler.request import ConstraintError, SamplingParams, TokenLogprob
@@ -30,7 +31,20 @@ def sample(logits: Tensor, orders: Sequence[SampleOrder]) -> list[WorkResult]:
     """
     # Before anything waits for the logits: a device may still be computing them.
     masks = [_mask(order) for order in orders]
-    return [_sampled(*each) for each in zip(logits, orders, masks, strict=True)]
+    plain = [mask is None and _is_plain(order) for mask, order in zip(masks, orders, strict=True)]
+    best = best_tokens(logits) if any(plain) else [None] * len(orders)
+    results = []
+    for row, order, mask, is_plain, token in zip(logits, orders, masks, plain, best, strict=True):
+        if isinstance(mask, ConstraintError):
+            results.append(WorkResult(error=str(mask)))
+        else:
+            results.append(_result(row, order, token if is_plain else _draw_masked(row, order, mask)))
+    return results
+
+
+def _is_plain(order: SampleOrder) -> bool:
+    """Whether the best logit decides as it is."""
+    return order.params.temperature < _GREEDY_BELOW and not _adjusts(order)
 
 
 def _mask(order: SampleOrder) -> Tensor | ConstraintError | None:
@@ -40,11 +54,12 @@ def _mask(order: SampleOrder) -> Tensor | ConstraintError | None:
         return error
 
 
-def _sampled(row: Tensor, order: SampleOrder, mask: Tensor | ConstraintError | None) -> WorkResult:
-    if isinstance(mask, ConstraintError):
-        return WorkResult(error=str(mask))
+def _draw_masked(row: Tensor, order: SampleOrder, mask: Tensor | None) -> int | None:
     left = adjusted(row, order)
-    token = draw(left if mask is None else apply_mask(left, mask), order)
+    return draw(left if mask is None else apply_mask(left, mask), order)
+
+
+def _result(row: Tensor, order: SampleOrder, token: int | None) -> WorkResult:
     if token is None:
         return WorkResult(error=_NOTHING_LEFT)
     params = order.params
@@ -60,7 +75,7 @@ def adjusted(row: Tensor, order: SampleOrder) -> Tensor:
     frequency and presence penalties are OpenAI's and count generated tokens only.
     """
     params = order.params
-    if not (order.prompt or order.output or order.banned or _narrows(params)):
+    if not _adjusts(order):
         return row
     row = row.clone()
     if params.repetition_penalty != 1.0:
@@ -79,8 +94,10 @@ def adjusted(row: Tensor, order: SampleOrder) -> Tensor:
     return row
 
 
-def _narrows(params: SamplingParams) -> bool:
-    return bool(params.logit_bias or params.bad_words or params.allowed_token_ids)
+def _adjusts(order: SampleOrder) -> bool:
+    params = order.params
+    narrows = params.logit_bias or params.bad_words or params.allowed_token_ids
+    return bool(order.prompt or order.output or order.banned or narrows)
 
 
 def _completing(bad_words: Iterable[tuple[int, ...]], output: tuple[int, ...]) -> list[int]:

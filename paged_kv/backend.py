@@ -17,10 +17,11 @@ _FASTEST_FIRST = ("cpu", "reference")
 class AttentionBackend(ABC):
     """Attends over lane pages. Keeps nothing of sequences between calls; the runner's thread alone calls it.
 
-    `head_dim` must be a multiple of `head_dim_step`.
+    `head_dim` must be a multiple of `head_dim_step`. `reads_in_place`: smaller rows are faster, not slower.
     """
 
     head_dim_step = 1
+    reads_in_place = False
 
     @abstractmethod
     def unavailable_reason(self) -> str | None:

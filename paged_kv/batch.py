@@ -14,14 +14,16 @@ from paged_kv.table import TableUpdate
 class PagedBatch:
     """New tokens of S sequences laid end to end, T in all. Sequence s owns tokens `starts[s] : starts[s + 1]`.
 
-    `positions` int64 [T]; `tables` int64 [S, lanes, pages], padded with page 0; `kept` int64 [S, lanes] counts the
-    new rows too; `new_slots` int64 [T, lanes] is where each token's row goes. `observed[s]`: whether the weights that
-    the tokens of s give are to be noted down. Lane of layer l, KV head h: `l * kv_heads + h`.
+    `positions` int64 [T]; `tables` int64 [slots, lanes, columns] are the mirror's own, so a batch is good for one step;
+    `slots` int64 [S] says which of them are meant; `kept` int64 [S, lanes] counts the new rows too; entries of a table
+    behind its rows are meaningless. `new_slots` int64 [T, lanes] is where each token's row goes. `observed[s]`:
+    whether the weights that the tokens of s give are to be noted down. Lane of layer l, KV head h: `l * kv_heads + h`.
     """
 
     starts: tuple[int, ...]
     positions: Tensor
     tables: Tensor
+    slots: Tensor
     kept: Tensor
     new_slots: Tensor
     observed: tuple[bool, ...]
@@ -88,27 +90,23 @@ class TableMirror:
         All of `extend` must have been called before.
         """
         device = self._kept.device
+        tokens = torch.tensor(counts, device=device)
         index = torch.tensor(slots, device=device)
         kept = self._kept[index]
-        width = -(-int(kept.max()) // self.page_size)
-        used = torch.arange(width, device=device) * self.page_size < kept.unsqueeze(-1)
-        tables = torch.where(used, self._tables[index, :, :width], 0)
-        new_slots, text_positions = [], []
-        for i, (count, position) in enumerate(zip(counts, positions, strict=True)):
-            offsets = torch.arange(count, device=device)
-            rows = kept[i] - count + offsets[:, None]  # [count, lanes]
-            pages = tables[i].gather(1, (rows // self.page_size).T).T
-            new_slots.append(pages * self.page_size + rows % self.page_size)
-            text_positions.append(offsets + position)
-        starts = [0]
-        for count in counts:
-            starts.append(starts[-1] + count)
+        ends = tokens.cumsum(0)
+        starts = (0, *ends.tolist())
+        owner = torch.repeat_interleave(torch.arange(len(slots), device=device), tokens)
+        offsets = torch.arange(starts[-1], device=device) - (ends - tokens)[owner]  # of each token within its sequence
+        rows = (kept - tokens.unsqueeze(1))[owner] + offsets.unsqueeze(1)  # [T, lanes]
+        lanes = torch.arange(kept.shape[1], device=device)
+        pages = self._tables[index[owner].unsqueeze(1), lanes, rows // self.page_size]
         return PagedBatch(
-            starts=tuple(starts),
-            positions=torch.cat(text_positions),
-            tables=tables,
+            starts=starts,
+            positions=torch.tensor(positions, device=device)[owner] + offsets,
+            tables=self._tables,
+            slots=index,
             kept=kept,
-            new_slots=torch.cat(new_slots),
+            new_slots=pages * self.page_size + rows % self.page_size,
             observed=observed,
             kv_heads=self.kv_heads,
         )

@@ -20,6 +20,12 @@ class TableUpdate:
     columns: Counts
     pages: PageIds
 
+    @staticmethod
+    def nothing() -> TableUpdate:
+        """The update of a table whose pages had room."""
+        empty = np.zeros(0, dtype=np.int32)
+        return TableUpdate(empty, empty, empty)
+
 
 class PageTable:
     """Owns the page references of one sequence; the scheduler alone calls it.
@@ -35,6 +41,7 @@ class PageTable:
         self.kept: Counts = np.zeros(num_lanes, dtype=np.int32)
         self.num_pages: Counts = np.zeros(num_lanes, dtype=np.int32)
         self._pages: PageIds = np.zeros((num_lanes, 4), dtype=np.int32)
+        self._room = 0  # rows that every lane can still take in the pages it has
 
     @property
     def num_lanes(self) -> int:
@@ -53,10 +60,14 @@ class PageTable:
 
     def pages_missing(self, new_rows: int) -> int:
         """Pages that must be allocated before every lane can take `new_rows` more rows."""
-        return int(self._missing(new_rows).sum())
+        return 0 if new_rows <= self._room else int(self._missing(new_rows).sum())
 
     def extend(self, new_rows: int, allocator: PageAllocator) -> TableUpdate:
         """Make room for `new_rows` more rows in every lane and count them as kept. Raises OutOfPages, unchanged."""
+        if new_rows <= self._room:
+            self.kept += np.int32(new_rows)
+            self._room -= new_rows
+            return TableUpdate.nothing()
         missing = self._missing(new_rows)
         pages = allocator.allocate(int(missing.sum()))
         lanes = np.repeat(np.arange(self.num_lanes, dtype=np.int32), missing)
@@ -66,6 +77,7 @@ class PageTable:
         self._pages[lanes, columns] = pages
         self.num_pages += missing
         self.kept += np.int32(new_rows)
+        self._room = self._least_room()
         return TableUpdate(lanes, columns, pages)
 
     def shrink(self, kept: Counts, allocator: PageAllocator) -> PageIds:
@@ -78,6 +90,7 @@ class PageTable:
         self._pages[beyond] = 0
         self.num_pages[:] = needed
         self.kept[:] = kept
+        self._room = self._least_room()
         return freed
 
     def clear(self, allocator: PageAllocator) -> PageIds:
@@ -92,12 +105,16 @@ class PageTable:
     def check_integrity(self) -> None:
         """Assert that every lane holds exactly the pages its rows need, all of them distinct and none the padding."""
         assert np.array_equal(self.num_pages, self._pages_for(self.kept)), "pages and rows disagree"
+        assert self._room == self._least_room(), "the room that is left was miscounted"
         held = self.held()
         assert np.unique(held).size == held.size, "a page stands in the table twice"
         assert 0 not in held, "the padding page is in use"
 
     def _pages_for(self, rows: Counts) -> Counts:
         return -(-rows // np.int32(self.page_size))
+
+    def _least_room(self) -> int:
+        return int((self.num_pages * self.page_size - self.kept).min())
 
     def _missing(self, new_rows: int) -> Counts:
         return self._pages_for(self.kept + np.int32(new_rows)) - self.num_pages

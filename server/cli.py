@@ -103,7 +103,7 @@ def _add_kv_flags(group: argparse._ArgumentGroup) -> None:
     )
     add("--block-size", "--page-size", type=_number(1, 256), default=16, metavar="ROWS", help="per page (%(default)s)")
     formats = ["auto", *names("paged_kv.formats")]
-    add("--kv-cache-dtype", choices=formats, default="auto", help="of rows (%(default)s: as --dtype)")
+    add("--kv-cache-dtype", choices=formats, default="auto", help="of rows (%(default)s: int8, or as --dtype)")
     policies = names("paged_kv.policies")
     add("--kv-policy", choices=policies, default="scissorhands", help="which rows are worth keeping (%(default)s)")
     add(

@@ -60,11 +60,11 @@ def assemble(options: EngineOptions) -> Assembly:
     quantize = _quantizes(options)
     model = load_model(checkpoint, dtype, quantize=quantize)
     tokenizer = Tokenizer.from_folder(checkpoint.folder, _chat_template(options))
-    pool = _pool(options, model.config, policies[options.kv_policy])
+    backend = _backend(options, model.config)
+    pool = _pool(options, model.config, policies[options.kv_policy], backend)
     config = _scheduler_config(options, model.config, checkpoint, pool, policies)
     mirror = TableMirror(options.max_num_seqs, model.config.num_layers, model.config.num_kv_heads, options.page_size)
     drivers = {name: _driver(options, policy, model.config) for name, policy in policies.items()}
-    backend = _backend(options, model.config)
     runner = ModelRunner(model, pool, mirror, backend, drivers, tokenizer.vocab_size)
     scheduler = Scheduler(config)
     computes = "8-bit weights and activations" if quantize else options.dtype.replace("auto", "float32")
@@ -129,10 +129,17 @@ def _rules(options: EngineOptions, policy: Policy, model: ModelConfig) -> Evicti
     return EvictionRules(least, defaults.drop, defaults.ceiling, defaults.streaming)
 
 
-def _pool(options: EngineOptions, model: ModelConfig, policy: Policy) -> KVPool:
+def _row_format(options: EngineOptions, model: ModelConfig, backend: AttentionBackend) -> str:
+    if options.dtype == "bfloat16":
+        return "bfloat16"
+    fits = model.head_dim % load_format("int8").head_dim_step == 0
+    return "int8" if fits and backend.reads_in_place else "float32"
+
+
+def _pool(options: EngineOptions, model: ModelConfig, policy: Policy, backend: AttentionBackend) -> KVPool:
     name = options.kv_cache_dtype
     if name == "auto":
-        name = "bfloat16" if options.dtype == "bfloat16" else "float32"
+        name = _row_format(options, model, backend)
     try:
         page_format = load_format(name)
     except ValueError as error:

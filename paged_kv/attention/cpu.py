@@ -20,6 +20,7 @@ class CpuBackend(AttentionBackend):
     """Owns nothing but the call that it fills in anew for every batch. `variant`: see `Kernels`."""
 
     head_dim_step = 16  # the widest vector register
+    reads_in_place = True
 
     def __init__(self, variant: str | None = None) -> None:
         self._batch: PagedBatch | None = None
@@ -74,6 +75,7 @@ class CpuBackend(AttentionBackend):
             value_bytes=pool.values.shape[2] * pool.values.element_size(),
             state_bytes=pool.state.shape[2],
             tables=address(batch.tables),
+            slots=address(batch.slots),
             kept=address(batch.kept),
             starts=address(self._starts),
             positions=address(batch.positions),

@@ -47,7 +47,9 @@ class ReferenceBackend(AttentionBackend):
         sequences = slice(members.start, members.stop)
         kept = batch.kept[sequences, lanes]  # [S, H]
         most = int(kept.max())
-        table = batch.tables[sequences, lanes, : -(-most // pool.page_size)]  # [S, H, P]
+        columns = torch.arange(-(-most // pool.page_size), device=kept.device)
+        table = batch.tables[batch.slots[sequences], lanes, : columns.numel()]  # [S, H, P]
+        table = torch.where(columns * pool.page_size < kept.unsqueeze(-1), table, 0)
         rows = torch.arange(most, device=table.device)
         keys = self._gather("keys", pool, pool.keys, table)[:, :, :most]  # [S, H, R, D]
         values = self._gather("values", pool, pool.values, table)[:, :, :most]

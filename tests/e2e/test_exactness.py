@@ -24,7 +24,12 @@ pytestmark = pytest.mark.model
 _NEW_TOKENS = 20
 _MIB = 2**20
 _BASE = EngineOptions(
-    quantization="none", kv_policy="full", kv_cache_memory_bytes=128 * _MIB, max_num_seqs=4, debug_pages=True
+    quantization="none",
+    kv_cache_dtype="float32",
+    kv_policy="full",
+    kv_cache_memory_bytes=128 * _MIB,
+    max_num_seqs=4,
+    debug_pages=True,
 )
 _SCENARIOS = {
     "batched": _BASE,
