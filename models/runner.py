@@ -11,6 +11,7 @@ from torch import Tensor
 
 from models.causal_lm import CausalLM
 from models.sampler import logprobs_of, sample
+from models.stopwatch import Stopwatch
 from paged_kv.backend import AttentionBackend
 from paged_kv.batch import PagedBatch, TableMirror
 from paged_kv.eviction import EvictionDriver
@@ -49,14 +50,17 @@ class ModelRunner:
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
         """Run one step of the scheduler's. See `StepPlan` for the order of things."""
+        watch = Stopwatch()
         for slot in plan.released:
             self._mirror.release(slot)
         if plan.freed_pages.size:
             self._pool.poison(torch.from_numpy(plan.freed_pages).long())
-        results = self._forward(plan.work) if plan.work else ()
-        return StepResult(results, tuple(self._evict(eviction) for eviction in plan.evictions))
+        results = self._forward(plan.work, watch) if plan.work else ()
+        kept = tuple(self._evict(eviction) for eviction in plan.evictions)
+        watch.lap("eviction")
+        return StepResult(results, kept, watch.seconds)
 
-    def _forward(self, work: Sequence[SequenceWork]) -> tuple[WorkResult, ...]:
+    def _forward(self, work: Sequence[SequenceWork], watch: Stopwatch) -> tuple[WorkResult, ...]:
         for item in work:
             self._mirror.extend(item.slot, item.update, item.tokens.size)
         batch = self._mirror.batch(
@@ -66,22 +70,31 @@ class ModelRunner:
             tuple(self._drivers[item.policy].policy.observation is not None for item in work),
         )
         tokens = torch.cat([torch.from_numpy(item.tokens) for item in work]).to(batch.positions.device)
-        hidden = self._model.hidden(tokens, batch.positions, partial(self._attend, batch))
-        drawn = iter(self._draw(work, batch, hidden))
+        watch.lap("batch")
+        hidden = self._model.hidden(tokens, batch.positions, partial(self._attend, batch, watch))
+        drawn = iter(self._draw(work, batch, hidden, watch))
         results = []
         for item, start in zip(work, batch.starts[:-1], strict=True):
             result = next(drawn) if item.sample is not None else WorkResult()
             results.append(replace(result, prompt=self._score(item, hidden[start:])))
+        watch.lap("sampling")
         return tuple(results)
 
-    def _attend(self, batch: PagedBatch, layer: int, fused: Tensor, rotary: Rotary | None) -> Tensor:
+    def _attend(self, batch: PagedBatch, watch: Stopwatch, layer: int, fused: Tensor, rotary: Rotary | None) -> Tensor:
+        watch.lap("linear")
         queries = self._backend.append(self._pool, layer, fused, rotary, batch)
-        return self._backend.attend(self._pool, layer, queries, batch).flatten(1)
+        attended = self._backend.attend(self._pool, layer, queries, batch).flatten(1)
+        watch.lap("attention")
+        return attended
 
-    def _draw(self, work: Sequence[SequenceWork], batch: PagedBatch, hidden: Tensor) -> list[WorkResult]:
+    def _draw(
+        self, work: Sequence[SequenceWork], batch: PagedBatch, hidden: Tensor, watch: Stopwatch
+    ) -> list[WorkResult]:
         orders = [item.sample for item in work if item.sample is not None]
         rows = [stop - 1 for item, stop in zip(work, batch.starts[1:], strict=True) if item.sample is not None]
-        return sample(self._logits(hidden[rows]), orders) if rows else []
+        logits = self._logits(hidden[rows]) if rows else None
+        watch.lap("linear")
+        return [] if logits is None else sample(logits, orders)
 
     def _score(self, item: SequenceWork, hidden: Tensor) -> tuple[TokenLogprob, ...]:
         """Logprobs of the prompt tokens that follow those of `item`, whose hidden states come first in `hidden`."""

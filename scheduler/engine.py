@@ -142,10 +142,10 @@ class AsyncEngine:
     async def _run(self) -> None:
         try:
             while True:
+                began = self._clock()
                 plan = self._scheduler.plan()
                 if plan is not None:
-                    await self._step(plan)
-                    self._deliver()
+                    await self._step(plan, began)
                 else:
                     self._wake.clear()
                     await self._wake.wait()
@@ -153,8 +153,20 @@ class AsyncEngine:
             logger.exception("the engine loop failed")
             self._die("the engine failed and cannot go on; see the server's log")
 
-    async def _step(self, plan: StepPlan) -> None:
-        self._step_began = began = self._clock()
+    async def _step(self, plan: StepPlan, began: float) -> None:
+        planned = self._clock()
+        result = await self._execute(plan)
+        executed = self._clock()
+        if result is not None:
+            self._scheduler.apply(result)
+        self._deliver()
+        if result is not None:
+            total = self._clock() - began
+            self._observer.step_done(_step_stats(plan, result, planned - began, executed - planned, total))
+
+    async def _execute(self, plan: StepPlan) -> StepResult | None:
+        """The result, or None if the step failed, which ends the requests in it. Raises what fails too often."""
+        self._step_began = self._clock()
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._executor, self._runner.execute, plan)
         except Exception:
@@ -163,12 +175,11 @@ class AsyncEngine:
             self._failures += 1
             if self._failures >= _FAILURES_TO_DIE:
                 raise
-            return
+            return None
         finally:
             self._step_began = None
         self._failures = 0
-        self._scheduler.apply(result)
-        self._observer.step_done(_step_stats(plan, self._clock() - began))
+        return result
 
     def _deliver(self) -> None:
         for sequence, event in self._scheduler.take_events():
@@ -206,6 +217,11 @@ class AsyncEngine:
             self._streams.clear()
 
 
-def _step_stats(plan: StepPlan, seconds: float) -> StepStats:
+def _step_stats(plan: StepPlan, result: StepResult, planning: float, executing: float, total: float) -> StepStats:
     decodes = sum(work.sample is not None and work.sample.step > 0 and work.tokens.size == 1 for work in plan.work)
-    return StepStats(plan.num_tokens, plan.num_tokens - decodes, len(plan.work), seconds)
+    parts = {
+        **result.seconds,
+        "handover": max(0.0, executing - sum(result.seconds.values())),
+        "scheduling": planning + max(0.0, total - planning - executing),
+    }
+    return StepStats(plan.num_tokens, plan.num_tokens - decodes, len(plan.work), total, parts)

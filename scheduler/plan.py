@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -96,7 +97,11 @@ class WorkResult:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`work[i]` answers `plan.work[i]`; `kept[j]` is the rows per lane [lanes] that `plan.evictions[j]` left."""
+    """`work[i]` answers `plan.work[i]`; `kept[j]` is the rows per lane [lanes] that `plan.evictions[j]` left.
+
+    `seconds`: where the time of the step went, by the runner's names of its parts.
+    """
 
     work: tuple[WorkResult, ...]
     kept: tuple[Counts, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)

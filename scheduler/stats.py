@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -28,12 +29,16 @@ class EngineStats:
 
 @dataclass(frozen=True, slots=True)
 class StepStats:
-    """One step that ran: tokens computed, how many of them belong to prompts, sequences in it, seconds it took."""
+    """One step that ran: tokens computed, how many of them belong to prompts, sequences in it, seconds it took.
+
+    `parts`: where the seconds went, by name; they add up to all of them.
+    """
 
     num_tokens: int
     num_prompt_tokens: int
     num_sequences: int
     seconds: float
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class EngineObserver(Protocol):
@@ -41,6 +46,18 @@ class EngineObserver(Protocol):
 
     def step_done(self, step: StepStats) -> None:
         """Called after each step that computed something."""
+
+
+class Observers:
+    """Tells several observers of the same facts."""
+
+    def __init__(self, *observers: EngineObserver) -> None:
+        self._observers = observers
+
+    def step_done(self, step: StepStats) -> None:
+        """See `EngineObserver.step_done`."""
+        for observer in self._observers:
+            observer.step_done(step)
 
 
 class NullObserver:

@@ -90,6 +90,7 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
     add("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs", help="(%(default)s)")
     backends = ["auto", *names("paged_kv.attention")]
     add("--attention-backend", choices=backends, default="auto", help="(%(default)s: the fastest that runs here)")
+    add("--profile", action="store_true", help="tell where the time of steps went when the server stops")
     add("--cache-dir", type=Path, metavar="DIR", help="for converted models (~/.cache/scissorserve)")
 
 

@@ -14,12 +14,14 @@ from pathlib import Path
 from models.errors import ModelError
 from models.source import model_display_name
 from scheduler.engine import compute_thread
+from scheduler.stats import Observers
 from server.app import create_app
 from server.cli import engine_options, own_version
 from server.file_limit import raise_file_limit
 from server.launch import Assembly, LaunchError, assemble
 from server.logs import log_config
 from server.metrics import Metrics
+from server.profile import StepProfile
 from server.settings import Pace, ServerSettings
 from server.uvicorn_server import make_server
 
@@ -45,7 +47,9 @@ def serve(options: Namespace, settings: ServerSettings, assembly: Assembly, exec
     config = assembly.scheduler.config
     cache = {"block_size": str(config.page_size), "num_gpu_blocks": str(config.num_pages - 1)}
     metrics = Metrics(settings.model_names[0], config.max_model_len, cache)
-    app = create_app(assembly.engine(metrics, executor), assembly.tokenizer, settings, metrics)
+    profile = StepProfile()
+    observer = Observers(metrics, profile) if options.profile else metrics
+    app = create_app(assembly.engine(observer, executor), assembly.tokenizer, settings, metrics)
     for line in assembly.summary:
         logger.info(line)
     logger.info("Serving %s at http://%s:%d/v1", settings.model_names[0], options.host, options.port)
@@ -53,6 +57,8 @@ def serve(options: Namespace, settings: ServerSettings, assembly: Assembly, exec
         logger.warning("anyone who reaches %s can use this server: set --api-key, or bind to 127.0.0.1", options.host)
     raise_file_limit()
     make_server(app, host=options.host, port=options.port, log_level=options.uvicorn_log_level).run()
+    for line in profile.report():
+        logger.info(line)
 
 
 def is_loopback(host: str) -> bool:

@@ -49,6 +49,12 @@ class Metrics:
         self._step_tokens = self._histogram("iteration_tokens_total", "Tokens computed in a step.", _TOKENS_IN_STEP)
         self._prompt_tokens = self._counter("prompt_tokens", "Tokens of accepted prompts.")
         self._tokens = self._counter("generation_tokens", "Tokens generated.")
+        self._step_seconds = Counter(
+            "scissorserve:step_seconds",
+            "Where the time of steps went.",
+            [*self._labels, "part"],
+            registry=self._registry,
+        )
         self._ended = Counter(
             "vllm:request_success",
             "Choices by how they ended.",
@@ -96,6 +102,8 @@ class Metrics:
     def step_done(self, step: StepStats) -> None:
         """See `scheduler.stats.EngineObserver`."""
         self._step_tokens.observe(step.num_tokens)
+        for part, seconds in step.parts.items():
+            self._step_seconds.labels(**self._labels, part=part).inc(seconds)
 
     def exposition(self, stats: EngineStats) -> bytes:
         """All metrics in Prometheus' text format, with the engine's own numbers as `stats` has them."""

@@ -42,6 +42,7 @@ NAMES = {
     "scissorserve:kv_rows_evicted",
     "scissorserve:kv_rows_kept",
     "scissorserve:preemptions",
+    "scissorserve:step_seconds",
 }
 
 STATS = EngineStats(
