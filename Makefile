@@ -1,5 +1,6 @@
 # make serve    set up, then serve the default model on port 8000     PORT=8001 ARGS="--kv-budget 0.3" are passed on
 # make test     set up, then run every check and test
+# make clients  run other people's clients against the default model, in an environment of their own, .venv-clients
 # make format   let ruff put the code into its form
 # make peers    set up the engines that benchmarks/peers.py compares this one with, in .peers (takes a quarter of an hour)
 
@@ -15,7 +16,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 KERNELS := .venv/.kernels
 
-.PHONY: serve test format peers clean
+.PHONY: serve test clients format peers clean
 .DELETE_ON_ERROR:
 
 serve: $(KERNELS)
@@ -27,6 +28,14 @@ test: $(KERNELS)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest
+
+clients: $(KERNELS) .venv-clients/.ready
+	SERVER_PYTHON=$(abspath $(BIN)/python) .venv-clients/bin/python -m pytest -c tests/clients/pytest.ini tests/clients
+
+.venv-clients/.ready: tests/clients/requirements.txt
+	$(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install --disable-pip-version-check --requirement $<
+	@touch $@
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
@@ -51,4 +60,4 @@ $(KERNELS): $(wildcard csrc/*.cpp csrc/*.h) setup.py | $(READY)
 	@touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info csrc/*.so
+	rm -rf .venv .venv-clients build dist *.egg-info csrc/*.so

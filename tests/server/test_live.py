@@ -257,7 +257,9 @@ def test_a_stream_without_news_says_that_it_lives(stack: StackFactory, model: Mo
 def test_a_reader_who_takes_nothing_is_given_up(stack: StackFactory, model: Model, live: Serve) -> None:
     model.step_seconds = 0.001
     endless = stack(
-        model.says("x" * LONG), engine={"max_model_len": LONG + 1, "num_pages": 60_001}, pace=Pace(stall=0.3)
+        model.says("x" * LONG),
+        engine={"max_model_len": LONG + 1, "num_pages": 60_001},
+        pace=Pace(keep_alive=0.1, stall=0.3),
     )
     server = live(endless)
     client = socket.socket()
