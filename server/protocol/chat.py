@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, FailFast, Field, ValidationInfo, field_validator, model_validator
@@ -48,6 +49,16 @@ class ChatMessage(RequestModel):
         if not self.content and not self.tool_calls:
             raise ValueError("content is required, unless the message has tool_calls")
         return self
+
+    @classmethod
+    def assistant(cls, texts: Sequence[str], calls: Sequence[MadeCall]) -> ChatMessage | None:
+        """A turn of the assistant's; None if it is empty."""
+        parts = [TextPart(type="text", text=text) for text in texts]
+        if parts and calls:
+            return cls(role="assistant", content=parts, tool_calls=list(calls))
+        if calls:
+            return cls(role="assistant", tool_calls=list(calls))
+        return cls(role="assistant", content=parts) if parts else None
 
     def for_template(self) -> dict[str, Any]:
         """What chat templates expect. They know "system" where OpenAI now says "developer"."""

@@ -76,15 +76,17 @@ class Message(RequestModel):
 
     def as_chat(self) -> Iterator[ChatMessage]:
         """The turns of a chat that say the same."""
-        texts = [TextPart(type="text", text=block.text) for block in self.content if isinstance(block, TextBlock)]
+        texts = [block.text for block in self.content if isinstance(block, TextBlock)]
         results = [block for block in self.content if isinstance(block, ToolResultBlock)]
         calls = [_as_call(block) for block in self.content if isinstance(block, ToolUseBlock)]
         for result in results:
             parts = [TextPart(type="text", text=block.text) for block in result.content]
             empty = TextPart(type="text", text="")
             yield ChatMessage(role="tool", content=parts or [empty], tool_call_id=result.tool_use_id)
-        if texts or calls:
-            yield ChatMessage(role=self.role, content=texts, tool_calls=calls)
+        if self.role == "assistant" and (turn := ChatMessage.assistant(texts, calls)) is not None:
+            yield turn
+        elif self.role == "user" and texts:
+            yield ChatMessage(role="user", content=[TextPart(type="text", text=text) for text in texts])
 
 
 def _as_call(block: ToolUseBlock) -> MadeCall:

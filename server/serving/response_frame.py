@@ -53,9 +53,7 @@ def turn_of(response: Mapping[str, Any]) -> ChatMessage | None:
         for item in response["output"]
         if item["type"] == "function_call" and item["status"] == "completed"
     ]
-    if not texts and not calls:
-        return None
-    return ChatMessage(role="assistant", content=[TextPart(type="text", text=text) for text in texts], tool_calls=calls)
+    return ChatMessage.assistant(texts, calls)
 
 
 def _chat(body: ResponsesRequest, earlier: Sequence[ChatMessage]) -> ChatRequest:

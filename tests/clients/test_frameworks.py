@@ -73,7 +73,7 @@ def test_litellm(server: Server, provider: str) -> None:
         litellm.completion(**(body | {"temperature": 9}))
 
 
-@pytest.mark.parametrize("mode", [instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA, instructor.Mode.JSON])
+@pytest.mark.parametrize("mode", [instructor.Mode.TOOLS, instructor.Mode.JSON_SCHEMA])
 def test_instructor(server: Server, mode: instructor.Mode) -> None:
     client = instructor.from_openai(openai.OpenAI(base_url=server.v1, api_key=KEY), mode=mode)
     answer = client.chat.completions.create(

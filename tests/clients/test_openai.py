@@ -55,7 +55,9 @@ def test_chat_whole_and_streamed(client: openai.OpenAI) -> None:
 
 
 def test_completions_with_echo_and_logprobs(client: openai.OpenAI) -> None:
-    whole = client.completions.create(model=MODEL, prompt="The sky is", echo=True, logprobs=2, max_tokens=3)
+    # The client's types know no null, though OpenAI's own API gives none for the first token of a prompt.
+    lenient = client.copy(_extra_kwargs={"_strict_response_validation": False})
+    whole = lenient.completions.create(model=MODEL, prompt="The sky is", echo=True, logprobs=2, max_tokens=3)
     logprobs = whole.choices[0].logprobs
     assert logprobs is not None
     assert logprobs.tokens is not None

@@ -150,6 +150,14 @@ def test_a_conversation_with_calls_reads_as_the_chat_that_says_the_same(server: 
     assert counted.json()["input_tokens"] == tokenized.json()["count"]
 
 
+def test_a_turn_may_be_nothing_but_a_call(client: anthropic.Anthropic, model: Model) -> None:
+    model.always = model.ids(CALL_F)
+    call = create(client, tools=TOOLS).content[0]
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": []}  # type: ignore[union-attr]
+    history = [*HI, {"role": "assistant", "content": [call.model_dump()]}, {"role": "user", "content": [result]}]
+    assert create(client, messages=history, tools=TOOLS).stop_reason == "tool_use"
+
+
 def test_the_assistants_last_turn_is_continued(client: anthropic.Anthropic) -> None:
     begun = [*HI, {"role": "assistant", "content": "The answer"}]
     with_end = [*HI, {"role": "assistant", "content": "The answer"}, {"role": "user", "content": ""}]

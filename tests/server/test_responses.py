@@ -141,6 +141,14 @@ def test_a_kept_response_can_be_followed(client: openai.OpenAI, model: Model) ->
         create(client, previous_response_id="resp_unknown")
 
 
+def test_a_kept_call_can_be_answered(client: openai.OpenAI, model: Model) -> None:
+    model.always = model.ids(CALL_F)
+    first = create(client, tools=TOOLS, store=True)
+    result = {"type": "function_call_output", "call_id": first.output[0].call_id, "output": "42"}  # type: ignore[union-attr]
+    model.always = model.ids("It is 42.")
+    assert create(client, input=[result], tools=TOOLS, previous_response_id=first.id).output_text == "It is 42."
+
+
 def test_calls_go_back_and_forth(client: openai.OpenAI, model: Model) -> None:
     model.always = model.ids(CALL_F)
     first = create(client, tools=TOOLS)
