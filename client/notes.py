@@ -5,6 +5,10 @@ from __future__ import annotations
 from client.summary import LATE_SEND_S, Summary
 
 LAG_LIMIT_S, LAG_INVALID_S = 0.01, 0.02
+"""How late the client's loop may wake up (p99) before its figures are doubtful, and before they are worthless."""
+
+CPU_LIMIT = 0.95
+"""Of one core; a client that uses more would send more if it could."""
 
 
 def notes(summary: Summary) -> list[str]:
@@ -14,12 +18,12 @@ def notes(summary: Summary) -> list[str]:
 
 def _about_client(summary: Summary) -> list[str]:
     lag, cpu = summary.client.lag_p99, summary.client.cpu_share
-    if lag <= LAG_LIMIT_S:
+    if lag <= LAG_LIMIT_S and cpu <= CPU_LIMIT:
         return []
     was = f"the client itself was late (p99 {lag * 1000:.0f} ms) and used {cpu:.0%} of a core"
     if lag > LAG_INVALID_S:
         return [f"INVALID: {was}: lower the load or give the client a free core."]
-    return [f"Careful: {was}: latencies may be that much too long."]
+    return [f"Careful: {was}: latencies may be too long, and the load too low."]
 
 
 def _about_load(summary: Summary) -> list[str]:

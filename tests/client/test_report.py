@@ -19,8 +19,8 @@ GOOD = RequestRecord("a", 8, 0.0, 0.0, 1.0, (Arrival(0.5, "x"), Arrival(1.0, "y"
 BAD = replace(GOOD, request_id="b", arrivals=(), failure=Failure("http_503", "the queue is full " * 9))
 
 
-def summary(*records: RequestRecord, lag: float = 0.0, interrupted: bool = False) -> Summary:
-    outcome = Outcome(list(records), 2.0, interrupted=interrupted, client=ClientWatch([lag]))
+def summary(*records: RequestRecord, lag: float = 0.0, cpu_s: float = 0.0, interrupted: bool = False) -> Summary:
+    outcome = Outcome(list(records), 2.0, interrupted=interrupted, client=ClientWatch([lag], cpu_s, wall_s=2.0))
     return summarise(outcome, 5, Wanted(["ttft", "client_queue_time"], [50, 99.9], {}))
 
 
@@ -66,6 +66,7 @@ def test_without_success_there_are_no_latencies() -> None:
         ),
         (summary(GOOD, lag=0.05), "INVALID: the client itself was late (p99 50 ms)"),
         (summary(GOOD, lag=0.015), "Careful: the client itself was late (p99 15 ms)"),
+        (summary(GOOD, cpu_s=1.98), "Careful: the client itself was late (p99 0 ms) and used 99% of a core"),
     ],
 )
 def test_notes_say_what_to_distrust(shown: Summary, note: str) -> None:
