@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 
 from client.bench import EXIT_INTERRUPTED, bench
 from client.cli import PROG, parse_options
@@ -12,15 +14,24 @@ from client.errors import BenchError, Interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 if a request succeeded, 1 if none did or the run could not start, 130 after Ctrl-C."""
+    """Returns 0 if a request succeeded, 1 if none did or the run could not start, 130 after Ctrl-C or SIGTERM."""
     options = parse_options(argv)
     try:
-        return asyncio.run(bench(options))
+        return asyncio.run(_until_terminated(bench(options)))
     except BenchError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return 1
-    except (KeyboardInterrupt, Interrupted):
+    except (KeyboardInterrupt, asyncio.CancelledError, Interrupted):
         return EXIT_INTERRUPTED
+
+
+async def _until_terminated(run: Coroutine[None, None, int]) -> int:
+    """Lets SIGTERM end the run as Ctrl-C does: with a report of what was measured."""
+    task = asyncio.current_task()
+    assert task is not None
+    with suppress(NotImplementedError, ValueError):  # Windows; or not the main thread
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await run
 
 
 if __name__ == "__main__":

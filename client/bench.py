@@ -26,7 +26,7 @@ async def bench(options: Options) -> int:
     tokenizer = load_tokenizer(options.requests.tokenizer) if options.requests.tokenizer else None
     outputs = Outputs(options)
     targets = await _find_models(options)
-    async with ConnectionPool(options.server.headers) as pool:
+    async with ConnectionPool(options.server.headers, cold=options.server.cold_connections) as pool:
         runs = await _run(Experiment(options, pool, targets, tokenizer))
     print(render_tables(runs, options))
     outputs.save(runs)

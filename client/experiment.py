@@ -113,7 +113,7 @@ class Experiment:
 
         await self.pool.warm(address, min(len(calls), level.concurrency or 0))
         limits = Limits(level.concurrency, None if limit is None else limit / self._rounds)
-        with side.scraper.scraping(clock_from(side.outcome.duration)):
+        async with side.scraper.scraping(clock_from(side.outcome.duration)):
             await run_load(calls, send, side.outcome, due_times=dues, limits=limits, on_done=advance)
 
     def _sessions(self, level: Level) -> list[Session]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from client.metrics import samples
 from client.summary import LATE_SEND_S, Summary
 
 LAG_LIMIT_S, LAG_INVALID_S = 0.01, 0.02
-"""How late the client's loop may wake up (p99) before its figures are doubtful, and before they are worthless."""
+"""How late the client's loop may wake up (p99) before its figures are doubtful, and before they are worthless..."""
+
+LAG_SHARE, LAG_INVALID_SHARE = 0.01, 0.05
+"""... if that is also more than this share of the time per token: 20 ms are nothing beside a second."""
 
 CPU_LIMIT = 0.95
 """Of one core; a client that uses more would send more if it could."""
@@ -17,13 +23,22 @@ def notes(summary: Summary) -> list[str]:
 
 
 def _about_client(summary: Summary) -> list[str]:
-    lag, cpu = summary.client.lag_p99, summary.client.cpu_share
-    if lag <= LAG_LIMIT_S and cpu <= CPU_LIMIT:
+    lag, cpu, gap = summary.client.lag_p99, summary.client.cpu_share, _typical_gap(summary)
+    if lag <= max(LAG_LIMIT_S, LAG_SHARE * gap) and cpu <= CPU_LIMIT:
         return []
     was = f"the client itself was late (p99 {lag * 1000:.0f} ms) and used {cpu:.0%} of a core"
-    if lag > LAG_INVALID_S:
+    if lag > max(LAG_INVALID_S, LAG_INVALID_SHARE * gap):
         return [f"INVALID: {was}: lower the load or give the client a free core."]
     return [f"Careful: {was}: latencies may be too long, and the load too low."]
+
+
+def _typical_gap(summary: Summary) -> float:
+    """The median time per token in seconds, or to the first token if there is no other."""
+    for metric in ("tpot", "ttft"):
+        values = samples(summary.measured, metric)
+        if values.size:
+            return float(np.median(values))
+    return 0.0
 
 
 def _about_load(summary: Summary) -> list[str]:

@@ -85,6 +85,10 @@ class ServerFlags:
         help="a request that takes longer has failed",
     )
 
+    cold_connections: bool = flag(
+        "--cold-connections", action="store_true", default=False, help="a new connection for every request"
+    )
+
     @property
     def headers(self) -> dict[str, str]:
         """Sent with every request."""

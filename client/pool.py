@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -50,12 +51,13 @@ class ConnectionPool:
     """Lends connections, the one used last first, and opens one more when all are lent.
 
     There are as many connections as requests in flight, never fewer. Nothing is retried, and nothing times out but the
-    connection itself. `headers` go with every request.
+    connection itself. `headers` go with every request. With `cold`, no connection carries more than one.
     """
 
-    def __init__(self, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, headers: Mapping[str, str] | None = None, *, cold: bool = False) -> None:
         # Answers must not be compressed: a compressor between server and client holds events back.
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "scissorserve-bench"} | dict(headers or {})
+        self._cold = cold
         self._backlog = Backlog()
         self._tls: ssl.SSLContext | None = None
         self._open: set[Connection] = set()
@@ -66,7 +68,7 @@ class ConnectionPool:
 
         Those that cannot be opened are left to the requests, which say why.
         """
-        usable = [self._take_free(address.origin) for _ in range(count)]
+        usable = [self._take_free(address.origin) for _ in range(0 if self._cold else count)]
         missing = [self._connect(address.origin) for one in usable if one is None]
         opened = await asyncio.gather(*missing, return_exceptions=True)
         for connection in (*usable, *opened):
@@ -100,7 +102,7 @@ class ConnectionPool:
             self._give_back(origin, connection)
 
     def _give_back(self, origin: Origin, connection: Connection) -> None:
-        if connection.reusable:
+        if connection.reusable and not self._cold:
             self._free.setdefault(origin, []).append((time.monotonic(), connection))
         else:
             self._discard(connection)
@@ -131,6 +133,6 @@ class ConnectionPool:
         except TimeoutError as error:
             raise CannotConnect(f"no connection within {CONNECT_TIMEOUT_S:g} s") from error
         except OSError as error:
-            raise CannotConnect(error.strerror or str(error)) from error
+            raise CannotConnect(os.strerror(error.errno) if error.errno else str(error)) from error
         self._open.add(connection)
         return connection

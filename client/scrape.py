@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -58,45 +58,57 @@ class Scraper:
     def __init__(self, pool: ConnectionPool, url: str, period_s: float) -> None:
         self._pool = pool
         self._address = Address.of(url)
+        self._wanted = period_s > 0
         self._period_s = period_s
-        self._pages: list[tuple[float, bytes]] = []
+        self._turns: list[list[tuple[float, bytes]]] = []
 
-    @contextmanager
-    def scraping(self, clock: Clock) -> Iterator[None]:
-        """Asks for as long as the block runs, or until the server shows that it has no such page."""
-        task = asyncio.create_task(self._scrape(clock)) if self._period_s else None
+    @asynccontextmanager
+    async def scraping(self, clock: Clock) -> AsyncIterator[None]:
+        """One turn: asks at its beginning, while it lasts, and at its end, unless the server has no such page."""
+        self._turns.append([])
+        if self._wanted:
+            await self._ask(clock)
+        task = asyncio.create_task(self._keep_asking(clock))
         try:
             yield
         finally:
-            if task is not None:
-                task.cancel()
+            task.cancel()
+            if self._wanted:
+                await self._ask(clock)
 
     def series(self) -> Mapping[str, Series]:
-        """What was asked for so far, by the keys of GAUGES and COUNTERS; what the server does not tell is not there."""
+        """What was asked for so far, by the keys of GAUGES and COUNTERS; what the server does not tell is not there.
+
+        What a counter rose between two turns belongs to somebody else, and is left out.
+        """
         found: dict[str, Series] = {}
-        for at, page in self._pages:
-            for key, value in _read(page).items():
-                series = found.setdefault(key, Series())
-                series.times.append(at)
-                series.values.append(value)
-        for key in COUNTERS.keys() & found.keys():
-            first = found[key].values[0]
-            found[key].values = [value - first for value in found[key].values]
+        for turn in self._turns:
+            ends = {key: series.values[-1] for key, series in found.items()}
+            firsts = _read(turn[0][1]) if turn else {}
+            for at, page in turn:
+                for key, value in _read(page).items():
+                    shift = ends.get(key, 0.0) - firsts.get(key, value) if key in COUNTERS else 0.0
+                    series = found.setdefault(key, Series())
+                    series.times.append(at)
+                    series.values.append(value + shift)
         return found
 
-    async def _scrape(self, clock: Clock) -> None:
-        while True:
-            page, at = _Page(), clock()
-            try:
-                async with asyncio.timeout(TIMEOUT_S):
-                    await self._pool.request("GET", self._address, {}, b"", page, clock)
-            except (CannotConnect, Disconnected, TimeoutError):
-                page.status = 503  # a server that is busy or gone for a moment; the next time it may answer
-            if page.status == 200:
-                self._pages.append((at, _relevant(page.data)))
-            elif page.status < 500:
-                return
-            await asyncio.sleep(max(0.0, at + self._period_s - clock()))
+    async def _keep_asking(self, clock: Clock) -> None:
+        while self._wanted:
+            await asyncio.sleep(self._period_s)
+            await self._ask(clock)
+
+    async def _ask(self, clock: Clock) -> None:
+        page, at = _Page(), clock()
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                await self._pool.request("GET", self._address, {}, b"", page, clock)
+        except (CannotConnect, Disconnected, TimeoutError):
+            return  # a server that is busy or gone for a moment; the next time it may answer
+        if page.status == 200:
+            self._turns[-1].append((at, _relevant(page.data)))
+        else:
+            self._wanted = page.status >= 500
 
 
 def _relevant(page: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Sequence
 
 from client.arrivals.concurrency import Concurrency
@@ -21,15 +22,21 @@ GOOD_ENOUGH = 0.9
 
 
 async def sweep(experiment: Experiment, burstiness: float) -> AsyncGenerator[list[Run], None]:
-    """The runs of each level, one per target, until all targets are saturated or somebody stops it."""
+    """The runs of each level, one per target, until all targets are saturated or somebody stops it.
+
+    `--max-concurrency` is the last level of a sweep over concurrency, and a limit of each other one.
+    """
     flags = experiment.options.load
     history: list[list[Run]] = []
     for number in range(flags.sweep_steps):
-        runs = await experiment.run(_level(flags, burstiness, number))
+        level = _level(flags, burstiness, number)
+        runs = await experiment.run(level)
         yield runs
         history.append(runs)
         by_target = list(zip(*history, strict=True))
-        if any(run.summary.interrupted for run in runs) or all(is_saturated(list(one)) for one in by_target):
+        stopped = any(run.summary.interrupted for run in runs)
+        highest = flags.sweep == "concurrency" and level.concurrency == flags.max_concurrency
+        if stopped or highest or all(is_saturated(list(one)) for one in by_target):
             return
 
 
@@ -37,7 +44,7 @@ def _level(flags: LoadFlags, burstiness: float, number: int) -> Level:
     at = flags.sweep_start * flags.sweep_factor**number
     if flags.sweep == "rate":
         return Level(Gamma(request_rate=at, burstiness=burstiness), flags.max_concurrency, at, number)
-    concurrency = max(1, round(at))
+    concurrency = min(max(1, round(at)), flags.max_concurrency or sys.maxsize)
     return Level(Concurrency(), concurrency, concurrency, number)
 
 

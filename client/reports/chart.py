@@ -14,7 +14,7 @@ from client.reports.curves import Points
 from client.reports.scale import Scale, exact, label, linear, logarithmic
 
 WIDTH, HEIGHT = 420, 260
-LEFT, RIGHT, TOP, BOTTOM = 48, 408, 10, 222
+LEFT, RIGHT, TOP, BOTTOM = 54, 408, 10, 222
 COLOURS = 8
 LOG_FROM = 30.0
 """The ratio of highest to lowest x from which a logarithmic axis shows more."""

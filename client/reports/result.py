@@ -32,6 +32,7 @@ def run_facts(run: Run, options: Options) -> dict[str, Any]:
     return {
         "date": run.date.strftime("%Y%m%d-%H%M%S"),
         "backend": options.server.backend,
+        "endpoint_type": options.server.backend,
         "label": options.report.label,
         "model_id": run.target.model,
         "tokenizer_id": str(options.requests.tokenizer) if options.requests.tokenizer else None,
@@ -97,6 +98,8 @@ def _details(summary: Summary) -> dict[str, list[Any]]:
         "input_lens": [one.record.input_tokens for one in measured],
         "output_lens": [len(one.timeline.times) for one in measured],
         "ttfts": [one.ttft for one in measured],
+        "latencies": [one.e2el for one in measured],
+        "queue_times": [one.client_queue_time for one in measured],
         "itls": [one.itl.tolist() for one in measured],
         "start_times": [one.record.sent for one in measured],
         "generated_texts": [one.record.text for one in measured],

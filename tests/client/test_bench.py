@@ -85,6 +85,12 @@ def test_connections_are_used_again(serve: Serve, bench: Bench, good: Any) -> No
     assert len(server.clients) <= 16
 
 
+def test_connections_can_be_cold(serve: Serve, bench: Bench, good: Any) -> None:
+    server = serve(good)
+    bench(server, "--num-prompts", "9", "--max-concurrency", "3", "--cold-connections")
+    assert len(server.clients) == 9
+
+
 def test_failures_are_counted_by_kind_and_never_retried(serve: Serve, bench: Bench, good: Any, wire: Any) -> None:
     def script(n: int) -> Any:
         if n % 4 == 1:
@@ -224,8 +230,9 @@ def test_nothing_is_saved_unless_asked(
     assert capsys.readouterr().err == ""
 
 
-def test_ctrl_c_prints_what_was_measured(serve: Serve, good: Any, tmp_path: Path) -> None:
-    """Five answers, then a server that is stuck, then Ctrl-C."""
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_with_what_was_measured(serve: Serve, good: Any, tmp_path: Path, stop: int) -> None:
+    """Five answers, then a server that is stuck, then Ctrl-C or `docker stop`."""
     file = tmp_path / "partial.json"
     stuck = threading.Event()
 
@@ -239,7 +246,7 @@ def test_ctrl_c_prints_what_was_measured(serve: Serve, good: Any, tmp_path: Path
     root = Path(client.__file__).parents[1]
     process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert stuck.wait(30)
-    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, stop)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in err

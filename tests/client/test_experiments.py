@@ -88,9 +88,9 @@ def test_targets_take_turns_with_the_same_requests(serve: Serve, bench: Bench, g
 
 def test_a_sweep_goes_through_the_levels_with_new_prompts_each(serve: Serve, bench: Bench, good: Any) -> None:
     server = serve(good)
-    run = bench(server, "--sweep", "concurrency", "--sweep-steps", "3", "--num-prompts", "12")
-    assert [one["max_concurrency"] for one in run.result["runs"]] == [1, 2, 4]
-    assert server.peak == 4
+    run = bench(server, "--sweep", "concurrency", "--max-concurrency", "3", "--num-prompts", "12")
+    assert [one["max_concurrency"] for one in run.result["runs"]] == [1, 2, 3]
+    assert server.peak == 3
     assert len({tuple(body["prompt"]) for body in server.bodies}) == 36
     assert "Generates most with" in run.out
 
@@ -124,10 +124,26 @@ def test_the_server_is_watched_through_its_metrics(serve: Serve, bench: Bench, w
     server.metrics = metrics
     result = bench(server, "--num-prompts", "2", "--max-concurrency", "1", "--metrics-interval", "0.05").result
     asked = next(ticks) - 1
-    assert asked >= 4
-    assert asked <= result["server_metrics"]["running_max"] <= asked + 1
-    assert result["server_metrics"]["pages_freed"] in ((asked - 1) * 10, (asked - 2) * 10)
+    assert asked >= 6
+    assert result["server_metrics"]["running_max"] == asked + 1
+    assert result["server_metrics"]["pages_freed"] == (asked - 1) * 10
     assert "kv_usage_max" not in result["server_metrics"]
+
+
+def test_of_a_common_server_each_target_is_told_what_happened_in_its_own_turns(
+    serve: Serve, bench: Bench, good: Any
+) -> None:
+    """Each request frees a page, and each of the first target's nine more."""
+    server = serve(good)
+
+    def metrics() -> PlainTextResponse:
+        freed = sum(10 if body["x"] == 1 else 1 for body in server.bodies)
+        return PlainTextResponse(f"scissorserve:kv_pages_freed_total {freed}\n")
+
+    server.metrics = metrics
+    flags = ["--target", 'a={"x": 1}', "--target", 'b={"x": 2}', "--num-prompts", "6", "--max-concurrency", "1"]
+    runs = bench(server, *flags, "--metrics-interval", "0.01").result["runs"]
+    assert [run["server_metrics"]["pages_freed"] for run in runs] == [60, 6]
 
 
 def test_a_server_without_metrics_is_asked_once(serve: Serve, bench: Bench, good: Any) -> None:

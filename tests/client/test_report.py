@@ -54,6 +54,15 @@ def test_without_success_there_are_no_latencies() -> None:
     assert "Failed requests:                            1" in table
 
 
+QUICK = replace(GOOD, arrivals=(Arrival(0.5, "x"), Arrival(0.6, "y")), finished=0.6)
+
+
+def test_a_lag_is_weighed_against_the_time_per_token() -> None:
+    assert notes(summary(GOOD, lag=0.004)) == []
+    assert notes(summary(GOOD, lag=0.024))[0].startswith("Careful")  # of 500 ms per token
+    assert notes(summary(QUICK, lag=0.024))[0].startswith("INVALID")  # of 100 ms per token
+
+
 @pytest.mark.parametrize(
     ("shown", "note"),
     [
@@ -64,7 +73,7 @@ def test_without_success_there_are_no_latencies() -> None:
             summary(GOOD, replace(GOOD, due=-0.25)),
             "1 of 2 requests were sent more than 10 ms after they were due",
         ),
-        (summary(GOOD, lag=0.05), "INVALID: the client itself was late (p99 50 ms)"),
+        (summary(QUICK, lag=0.05), "INVALID: the client itself was late (p99 50 ms)"),
         (summary(GOOD, lag=0.015), "Careful: the client itself was late (p99 15 ms)"),
         (summary(GOOD, cpu_s=1.98), "Careful: the client itself was late (p99 0 ms) and used 99% of a core"),
     ],
