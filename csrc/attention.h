@@ -356,12 +356,20 @@ class Attention {
     // See paged_kv/observation.py for what the state means.
     void note(const Tile& tile, int64_t position, int64_t seen, const float* weights) const {
         const int64_t* table = table_of(tile);
+        const int64_t span = call_.counters ? call_.window / call_.counters : 0;
+        const int64_t counter = span ? position / span % call_.counters : 0;
+        const uint8_t fresh = span && position % span == 0 ? 0 : 0xff;  // what stays of the count before
         const int64_t bit = call_.window ? position % call_.window : 0;
         const uint8_t mask = uint8_t(1 << (bit % 8));
         for (int64_t start = 0; start < seen; start += call_.page_size) {
             uint8_t* state = call_.state + table[start / call_.page_size] * call_.page_size * call_.state_bytes;
             const int64_t end = std::min(start + call_.page_size, seen);
-            if (call_.window) {
+            if (call_.counters) {
+                for (int64_t r = start; r < end; r++) {
+                    uint8_t& held = state[(r - start) * call_.state_bytes + counter];
+                    held = uint8_t((held & fresh) + (weights[r] * float(seen) < 1.0f));
+                }
+            } else if (call_.window) {
                 for (int64_t r = start; r < end; r++) {
                     uint8_t& held = state[(r - start) * call_.state_bytes + bit / 8];
                     held = uint8_t((held & ~mask) | (weights[r] * float(seen) < 1.0f ? mask : 0));

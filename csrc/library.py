@@ -29,7 +29,8 @@ class PagedCall(ctypes.Structure):
             (name, Address)
             for name in ("tables", "slots", "kept", "starts", "positions", "new_slots", "observed", "signs")
         ],
-        *[(name, _INT) for name in ("sequences", "lanes", "table_width", "kv_heads", "group", "measure", "window")],
+        *[(name, _INT) for name in ("sequences", "lanes", "table_width", "kv_heads", "group")],
+        *[(name, _INT) for name in ("measure", "window", "counters")],
         ("decay", ctypes.c_float),
     ]
 

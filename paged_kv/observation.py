@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+_FLOAT_BYTES = 4
+_COUNTER_MAX = 255
 _POPCOUNT = [value.bit_count() for value in range(256)]
 
 
@@ -18,21 +20,35 @@ class Observation:
     With `window` None the statistic is a float32: statistic <- decay * statistic + f(p) at every query, where f is
     `measure`: "probability" p, "square" p * p, or "unimportant" 1[p < 1 / rows visible].
     With `window` w (for "unimportant" only) it is exact over the last w queries: one bit per row and query, kept in
-    the row's state at bit (position of the query mod w).
+    the row's state at bit (position of the query mod w). With `counters` c the window moves in spans of w / c queries,
+    so that it holds between w - w / c and w of them: counter (position / span mod c) of the row, a byte, counts those
+    of a span, and starts anew when the span's first query comes.
     """
 
     measure: Literal["probability", "square", "unimportant"]
     decay: float = 1.0
     window: int | None = None
+    counters: int | None = None
 
     def __post_init__(self) -> None:
         if self.window is not None and (self.measure != "unimportant" or self.window < 1 or self.window % 8):
             raise ValueError(f"a window counts unimportant steps and is a multiple of 8, got {self}")
+        if self.counters is not None and (
+            self.counters < 1 or not self.window or self.window % self.counters or self.span > _COUNTER_MAX
+        ):
+            raise ValueError(f"counters divide a window into spans of at most {_COUNTER_MAX} queries, got {self}")
+
+    @property
+    def span(self) -> int:
+        """Queries that one counter counts; 0 without counters."""
+        return self.window // self.counters if self.window and self.counters else 0
 
     @property
     def state_bytes(self) -> int:
         """Bytes that every row carries for this."""
-        return 4 if self.window is None else self.window // 8
+        if self.window is None:
+            return _FLOAT_BYTES
+        return self.counters or self.window // 8
 
     def measured(self, weights: Tensor, visible: Tensor) -> Tensor:
         """f(p) of `weights` [..., queries, rows]; `visible` [..., queries, 1] is how many rows each query saw."""
@@ -50,6 +66,8 @@ class Observation:
         """
         if self.window is None:
             return self._accumulate(state, measured)
+        if self.counters is not None:
+            return self._count(state, measured, positions, self.counters)
         return self._set_bits(state, measured, positions, self.window)
 
     def note(self, state: Tensor, slots: Tensor, measured: Tensor, positions: Tensor) -> None:
@@ -57,7 +75,7 @@ class Observation:
 
         A row may stand in `slots` more than once only if nobody reads its state.
         """
-        if self.window is not None and positions.shape[-1] == 1:
+        if self.counters is None and self.window is not None and positions.shape[-1] == 1:
             bit = positions % self.window  # [..., 1]
             mask = (1 << (bit % 8)).to(torch.uint8)
             places = slots * state.shape[-1] + bit // 8  # of the one byte that changes
@@ -70,6 +88,8 @@ class Observation:
         """The statistic of each row as float32 [...], from its state uint8 [..., state_bytes]."""
         if self.window is None:
             return state.contiguous().view(torch.float32).squeeze(-1)
+        if self.counters is not None:
+            return state.sum(dim=-1, dtype=torch.int32).float()
         popcount = torch.tensor(_POPCOUNT, dtype=torch.int32, device=state.device)
         return popcount[state.int()].sum(dim=-1).float()
 
@@ -79,6 +99,16 @@ class Observation:
         powers = self.decay ** torch.arange(queries - 1, -1, -1, dtype=torch.float32, device=state.device)
         after = before * self.decay**queries + (powers[:, None] * measured).sum(dim=-2)
         return after.unsqueeze(-1).contiguous().view(torch.uint8)
+
+    def _count(self, state: Tensor, measured: Tensor, positions: Tensor, counters: int) -> Tensor:
+        spans = positions // self.span
+        after = []
+        for counter, before in enumerate(state.unbind(-1)):
+            latest = spans[..., -1:] - (spans[..., -1:] - counter) % counters  # the last span that this counter counts
+            flags = measured.mul((spans == latest).unsqueeze(-1)).sum(dim=-2).to(torch.uint8)
+            is_new = (positions == latest * self.span).any(dim=-1, keepdim=True)
+            after.append(torch.where(is_new, flags, before + flags))
+        return torch.stack(after, dim=-1)
 
     @staticmethod
     def _set_bits(state: Tensor, measured: Tensor, positions: Tensor, window: int) -> Tensor:

@@ -15,15 +15,17 @@ class Scissorhands(Policy):
     """Score: minus the steps, of the last `window`, at which the row's weight fell below 1 / rows held (Algorithm 2).
 
     The paper writes 1 / t. Once rows are gone a row of weights sums to 1 over those held, so the uniform weight, which
-    is what the threshold stands for, is 1 / rows held.
+    is what the threshold stands for, is 1 / rows held. With `counters` the window moves in spans, so that a row carries
+    as many bytes instead of a bit per step; see `Observation`.
     """
 
     window: int = 400
+    counters: int | None = 8
 
     @property
     def observation(self) -> Observation:
         """See `Policy.observation`."""
-        return Observation("unimportant", window=self.window)
+        return Observation("unimportant", window=self.window, counters=self.counters)
 
     def score(self, view: ScoreView) -> Tensor:
         """See `Policy.score`."""

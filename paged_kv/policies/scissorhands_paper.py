@@ -11,8 +11,12 @@ from paged_kv.policy import PolicyDefaults
 
 @dataclass(frozen=True, slots=True)
 class ScissorhandsPaper(Scissorhands):
-    """w = 400, r = 10, m = B / 2, no sinks, equal counts in all lanes; the budget is a ceiling from the first token."""
+    """w = 400 (to the step), r = 10, m = B / 2, no sinks, equal counts in all lanes.
 
+    The budget is a ceiling from the first token on.
+    """
+
+    counters: int | None = None
     defaults: ClassVar[PolicyDefaults] = PolicyDefaults(
         sinks=0, recent=10, lanes="uniform", drop=0.5, ceiling=True, streaming=True
     )

@@ -68,7 +68,12 @@ def test_a_reused_page_shows_nothing_of_its_past(backend: AttentionBackend) -> N
 
 @pytest.mark.parametrize(
     "observation",
-    [Observation("probability"), Observation("square", decay=0.5), Observation("unimportant", window=16)],
+    [
+        Observation("probability"),
+        Observation("square", decay=0.5),
+        Observation("unimportant", window=16),
+        Observation("unimportant", window=16, counters=2),
+    ],
 )
 def test_observed_sums_do_not_depend_on_the_chunking(backend: AttentionBackend, observation: Observation) -> None:
     statistics = []
@@ -92,6 +97,24 @@ def test_observed_sums_do_not_depend_on_the_chunking(backend: AttentionBackend, 
         assert statistics[0][:, -1].max().item() <= 1, "no query counts against a row that it did not see"
     if observation == Observation("probability"):
         assert statistics[0].sum().item() == pytest.approx(12 * world.num_lanes, rel=1e-5)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("measure", ["probability", "square", "unimportant"])
+@pytest.mark.parametrize("chunks", [[30, 1, 1], [3, 20, 9]])
+def test_notes_are_those_of_the_reference(variant: str, measure: str, chunks: list[int]) -> None:
+    statistics = []
+    for backend in (CpuBackend(variant), load_backend("reference", HEAD_DIM)):
+        observation = Observation(measure, decay=0.9)  # type: ignore[arg-type]
+        world = World(num_layers=1, observation=observation, seed=5)
+        for count in chunks:
+            batch = world.append({0: count, 1: 1}, observed=True)
+            backend.attend(world.pool, 0, 3 * world.normal(count + 1, world.kv_heads * world.group, HEAD_DIM), batch)
+        slots = torch.cat([world.mirror.slots_of_rows(slot).flatten() for slot in (0, 1)])
+        statistics.append(observation.statistic(world.pool.state.flatten(0, 1)[slots]))
+    # A weight that is all but equal to its threshold may count on one side only.
+    near = torch.isclose(*statistics, rtol=1e-4, atol=1e-6)
+    assert near.float().mean() > (0.97 if measure == "unimportant" else 0.9999)
 
 
 def test_only_observed_sequences_leave_a_note(backend: AttentionBackend) -> None:

@@ -31,6 +31,29 @@ def test_the_window_counts_exactly_its_last_queries(chunks: list[int], window: i
     assert np.array_equal(observation.statistic(state).numpy(), flags[:, -window:].sum(axis=1))
 
 
+@given(
+    chunks=st.lists(st.integers(1, 30), min_size=1, max_size=8),
+    counters=st.sampled_from([1, 2, 4]),
+    born=st.integers(0, 40),
+    seed=st.integers(0, 99),
+)
+def test_counters_count_whole_spans(chunks: list[int], counters: int, born: int, seed: int) -> None:
+    """A row counts its flags since the first query of the oldest span that no later one has replaced."""
+    random = np.random.default_rng(seed)
+    window, rows, total = 16, 5, sum(chunks)
+    flags = random.integers(0, 2, size=(2, total, rows)).astype(np.float32)
+    observation = Observation("unimportant", window=window, counters=counters)
+    assert observation.state_bytes == counters
+    state = torch.zeros(2, rows, counters, dtype=torch.uint8)
+    first = 0
+    for count in chunks:
+        positions = torch.arange(born + first, born + first + count).expand(2, -1)
+        state = observation.record(state, torch.from_numpy(flags[:, first : first + count]), positions)
+        first += count
+    oldest = ((born + total - 1) // observation.span - counters + 1) * observation.span - born
+    assert np.array_equal(observation.statistic(state).numpy(), flags[:, max(0, oldest) :].sum(axis=1))
+
+
 def test_sequences_at_different_positions_share_a_step() -> None:
     observation = Observation("unimportant", window=8)
     state = torch.zeros(2, 1, 1, dtype=torch.uint8)
@@ -38,7 +61,14 @@ def test_sequences_at_different_positions_share_a_step() -> None:
     assert state.flatten().tolist() == [1 << 3, 1 << 1]
 
 
-@pytest.mark.parametrize("observation", [Observation("unimportant", window=24), Observation("probability", decay=0.5)])
+@pytest.mark.parametrize(
+    "observation",
+    [
+        Observation("unimportant", window=24),
+        Observation("unimportant", window=24, counters=3),
+        Observation("probability", decay=0.5),
+    ],
+)
 @given(queries=st.integers(1, 30), seed=st.integers(0, 99))
 def test_noting_in_place_is_recording(observation: Observation, queries: int, seed: int) -> None:
     """Rows of three sequences, two lanes each, scattered over a pool."""
@@ -79,3 +109,9 @@ def test_decay_follows_its_recurrence(decay: float, seed: int) -> None:
 def test_impossible_windows_are_refused(measure: str, window: int) -> None:
     with pytest.raises(ValueError, match="multiple of 8"):
         Observation(measure, window=window)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("window", "counters"), [(400, 3), (400, 0), (400, 1), (None, 4)])
+def test_impossible_counters_are_refused(window: int | None, counters: int) -> None:
+    with pytest.raises(ValueError, match="counters divide a window"):
+        Observation("unimportant", window=window, counters=counters)
