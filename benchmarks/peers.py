@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 from benchmarks.engines.catalog import SPECS, Spec
-from benchmarks.engines.process import EngineFailed, work
+from benchmarks.engines.process import EngineFailed, Report, work
 from benchmarks.engines.protocol import COLD_START, Run
 from benchmarks.machine import Machine
 from benchmarks.peers_figures import Metric, decode_key, figures, medians, metrics, prefill_key, ratios
@@ -57,6 +56,12 @@ class Measured:
     machine: list[Machine] = field(default_factory=list)
     rounds: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+
+    def add(self, spec: Spec, report: Report, new_tokens: int) -> None:
+        """Take in a round of one engine. Raises ValueError, see `figures`."""
+        assert report.closing is not None, "the worker has not closed"
+        self.rounds.setdefault(spec.name, []).append(figures(report, new_tokens))
+        self.versions[spec.name] = report.closing.version
 
 
 def main() -> None:
@@ -113,23 +118,27 @@ def _ready(names: Sequence[str]) -> list[Spec]:
 
 
 def _measure(specs: Sequence[Spec], arguments: argparse.Namespace) -> Measured:
-    measured = Measured(rounds={spec.name: [] for spec in specs})
+    """All rounds; when interrupted, or when an engine fails, what is complete by then."""
+    measured = Measured()
     plans = [_runs(arguments, number) for number in range(arguments.rounds)]
+    working = list(specs)
     with tqdm(total=len(specs) * sum(map(len, plans)), unit="run") as bar:
-        for number, runs in enumerate(plans):
-            measured.machine.append(_machine(arguments.threads))
-            for spec in [spec for spec in specs if spec.name in measured.rounds]:
-                bar.set_description(f"round {number + 1}, {spec.label}")
-                log = arguments.results / "logs" / f"{spec.name}-{number + 1}.txt"
-                try:
-                    report = work(spec, runs, arguments.threads, arguments.flags, log, bar.update)
-                    measured.rounds[spec.name].append(figures(report, arguments.new_tokens))
-                except (EngineFailed, ValueError) as error:
-                    tqdm.write(f"{error}; it is left out", file=sys.stderr)
-                    del measured.rounds[spec.name]
-                    continue
-                assert report.closing is not None
-                measured.versions[spec.name] = report.closing.version
+        try:
+            for number, runs in enumerate(plans, start=1):
+                measured.machine.append(_machine(arguments.threads))
+                for spec in list(working):
+                    bar.set_description(f"round {number}, {spec.label}")
+                    log = arguments.results / "logs" / f"{spec.name}-{number}.txt"
+                    try:
+                        report = work(spec, runs, arguments.threads, arguments.flags, log, bar.update)
+                        measured.add(spec, report, arguments.new_tokens)
+                    except (EngineFailed, ValueError) as error:
+                        tqdm.write(f"{error}; it is left out from here on", file=sys.stderr)
+                        working.remove(spec)
+        except KeyboardInterrupt:
+            tqdm.write("Stopped: what follows is of what was complete", file=sys.stderr)
+    if not measured.rounds:
+        raise SystemExit("nothing was measured")
     return measured
 
 
@@ -152,7 +161,7 @@ def _machine(threads: int) -> Machine:
 def _limits(machines: Sequence[Machine], arguments: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Per heading, what the machine allows with everything stored as that type."""
     config = prepare_model(None, default_cache_dir()) / "config.json"
-    shape, machine = Shape.from_config(json.loads(config.read_text())), _middle(machines)
+    shape, machine = Shape.from_config(json.loads(config.read_text())), _best(machines)
     context = arguments.prompt + arguments.new_tokens // 2
     limits = {}
     for kind in _FORMATS:
@@ -162,9 +171,10 @@ def _limits(machines: Sequence[Machine], arguments: argparse.Namespace) -> dict[
     return limits
 
 
-def _middle(machines: Sequence[Machine]) -> Machine:
+def _best(machines: Sequence[Machine]) -> Machine:
+    """The most that any round found: other work on the machine lowers figures, nothing raises them."""
     each = [asdict(machine) for machine in machines]
-    return Machine(**{name: statistics.median(one[name] for one in each) for name in each[0]})
+    return Machine(**{name: max(one[name] for one in each) for name in each[0]})
 
 
 def _heading(spec: Spec) -> str:
@@ -179,7 +189,7 @@ def _tables(
     limits: dict[str, dict[str, float]],
     arguments: argparse.Namespace,
 ) -> str:
-    machine = _middle(measured.machine)
+    machine = _best(measured.machine)
     parts = [
         f"{arguments.prompt} prompt tokens, {arguments.new_tokens} new ones, {arguments.threads} threads, "
         f"medians of {arguments.rounds} rounds; flags: {' '.join(arguments.flags) or 'none'}",

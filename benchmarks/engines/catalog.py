@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+# As our server sets it: OpenMP's own choice makes threads wait for others that spin, for long on a busy machine.
+_SPIN_COUNT = "20000"
 PEERS = Path(".peers")
 _GIB = 2**30
 _ROW_BYTES = 8 * 30 * 3 * 64  # K and V of one token in float32, all lanes of the default model
@@ -17,7 +19,8 @@ _ROW_BYTES = 8 * 30 * 3 * 64  # K and V of one token in float32, all lanes of th
 class Spec:
     """An engine: its worker in `benchmarks.engines`, what it computes with, and the interpreter that runs it.
 
-    `environment`: variables beyond the common ones; {cache} stands for a folder of the engine's own.
+    `environment`: variables beyond the common ones; in their values {home} stands for the peer's folder, {gib} for the
+    GiB that its KV memory needs.
     """
 
     name: str
@@ -47,16 +50,14 @@ class Spec:
     def variables(self, threads: int, kv_tokens: int) -> dict[str, str]:
         """The worker's environment. `kv_tokens`: tokens that the KV memory must hold."""
         gib = -(-kv_tokens * _ROW_BYTES // _GIB) + 1
-        own = {
-            name: value.format(home=self.home.resolve(), gib=gib, threads=threads)
-            for name, value in self.environment.items()
-        }
-        return {**os.environ, "OMP_NUM_THREADS": str(threads), "TQDM_DISABLE": "1", **own}
+        own = {name: value.format(home=self.home.resolve(), gib=gib) for name, value in self.environment.items()}
+        common = {"OMP_NUM_THREADS": str(threads), "GOMP_SPINCOUNT": _SPIN_COUNT, "TQDM_DISABLE": "1"}
+        return {**os.environ, **common, **own}
 
 
 _SPECS = (
     Spec("scissorserve", "scissorserve, HTTP", "as its flags say", "http"),
-    Spec("local", "scissorserve, no HTTP", "as its flags say", "local", environment={"GOMP_SPINCOUNT": "20000"}),
+    Spec("local", "scissorserve, no HTTP", "as its flags say", "local"),
     Spec("openvino", "OpenVINO GenAI", "int8", "openvino", peer="openvino", model="model"),
     Spec("llama.cpp", "llama.cpp", "Q4_1", "llama_cpp", peer="llama_cpp", model="model.gguf"),
     Spec(
