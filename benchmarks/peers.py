@@ -38,7 +38,7 @@ from benchmarks.engines.catalog import SPECS, Spec
 from benchmarks.engines.process import EngineFailed, Report, work
 from benchmarks.engines.protocol import COLD_START, Run
 from benchmarks.machine import Machine
-from benchmarks.peers_figures import Metric, decode_key, figures, medians, metrics, prefill_key, ratios
+from benchmarks.peers_figures import Metric, decode_key, figures, medians, metrics, prefill_key, ratios, reservations
 from benchmarks.peers_table import median_table, ratio_table
 from benchmarks.roofline import Format, Shape, decode_limit, prefill_limit
 from benchmarks.throughput import prompts
@@ -84,8 +84,7 @@ def main() -> None:
     (folder / "peers.md").write_text(text)
     (folder / "peers.json").write_text(json.dumps(_record(measured, limits, arguments), indent=2) + "\n")
     ours = [headings[name] for name in measured.rounds if SPECS[name].peer is None]
-    title = f"{arguments.prompt} prompt tokens, {arguments.threads} threads, medians of {arguments.rounds} rounds"
-    title = f"{model_display_name(None)}: {title}"
+    title = f"{model_display_name(None)}: {_setting(measured, headings, arguments)}"
     draw(folder / "peers.png", title, middle, ours, limits, arguments.concurrency, arguments.prefill)
     print(f"Written to {folder}/peers.md, .json and .png")
 
@@ -181,6 +180,13 @@ def _heading(spec: Spec) -> str:
     return spec.label if spec.peer is None else f"{spec.label} {spec.weights}"
 
 
+def _setting(measured: Measured, headings: dict[str, str], arguments: argparse.Namespace) -> str:
+    tokens = f"{arguments.prompt} + {arguments.new_tokens} tokens"
+    said = f"{tokens}, {arguments.threads} threads, medians of {arguments.rounds} rounds"
+    named = {headings[name]: rounds for name, rounds in measured.rounds.items()}
+    return "; ".join([said, *reservations(named, arguments.rounds)])
+
+
 def _tables(
     wanted: Sequence[Metric],
     measured: Measured,
@@ -191,8 +197,7 @@ def _tables(
 ) -> str:
     machine = _best(measured.machine)
     parts = [
-        f"{arguments.prompt} prompt tokens, {arguments.new_tokens} new ones, {arguments.threads} threads, "
-        f"medians of {arguments.rounds} rounds; flags: {' '.join(arguments.flags) or 'none'}",
+        f"{_setting(measured, headings, arguments)}. Flags: {' '.join(arguments.flags) or 'none'}",
         f"Machine: reads {machine.read / 1e9:.1f} GB/s; GEMM {machine.float32 / 1e9:,.0f} GFLOP/s in float32, "
         f"{machine.bfloat16 / 1e9:,.0f} in bfloat16, {machine.int8 / 1e9:,.0f} GOP/s in int8",
         median_table(wanted, middle, limits),

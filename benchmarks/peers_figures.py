@@ -10,7 +10,8 @@ from benchmarks.engines.process import Report
 from benchmarks.engines.protocol import COLD_START
 from benchmarks.engines.timing import decode_rate, first_token
 
-_OTHERS = "others"
+OTHERS = "others"
+_BUSY = 10  # percent
 
 Rounds = Sequence[Mapping[str, float]]
 """Of one engine: a figure per metric for each round."""
@@ -45,7 +46,7 @@ def metrics(concurrency: Sequence[int], prefill: Sequence[int]) -> list[Metric]:
         *(Metric(f"ttft {n}", _waiting(n), "s", higher_is_better=False) for n in _ends(concurrency)),
         Metric(COLD_START, "cold start to first token", "s", higher_is_better=False),
         Metric("peak memory", "peak memory", "MiB", higher_is_better=False),
-        Metric(_OTHERS, "CPU time that others took", "%", compared=False),
+        Metric(OTHERS, "CPU time that others took", "%", compared=False),
     ]
 
 
@@ -63,7 +64,7 @@ def figures(report: Report, new_tokens: int) -> dict[str, float]:
             found.setdefault(f"ttft {size}", []).append(first_token(outcome.arrivals))
     if report.closing is not None:
         found["peak memory"] = [report.closing.peak_bytes / 2**20]
-    found[_OTHERS] = [100 * report.others]
+    found[OTHERS] = [100 * report.others]
     return {key: statistics.median(values) for key, values in found.items()}
 
 
@@ -87,6 +88,15 @@ def ratios(ours: Rounds, theirs: Rounds, wanted: Iterable[Metric]) -> dict[str, 
         if pairs and metric.compared:
             found[metric.key] = statistics.median(a / b if metric.higher_is_better else b / a for a, b in pairs)
     return found
+
+
+def reservations(rounds: Mapping[str, Rounds], planned: int) -> list[str]:
+    """What a reader has to know before the figures: engines (by heading) with fewer rounds, a busy machine."""
+    said = [f"{name}: {len(done)} of {planned} rounds" for name, done in rounds.items() if len(done) < planned]
+    busiest = max((one[OTHERS] for done in rounds.values() for one in done), default=0.0)
+    if busiest >= _BUSY:
+        said.append(f"others took up to {busiest:.0f}% of the CPU time")
+    return said
 
 
 def _common(rounds: Rounds) -> list[str]:

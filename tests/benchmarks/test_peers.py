@@ -7,7 +7,7 @@ import pytest
 from benchmarks.engines.process import Report
 from benchmarks.engines.protocol import Closing, Outcome
 from benchmarks.machine import Machine
-from benchmarks.peers_figures import Metric, figures, medians, metrics, ratios
+from benchmarks.peers_figures import Metric, figures, medians, metrics, ratios, reservations
 from benchmarks.peers_table import median_table, ratio_table
 from benchmarks.roofline import Shape, decode_limit, prefill_limit
 
@@ -70,6 +70,15 @@ def test_ratios_compare_within_a_round_and_are_above_one_where_ours_is_better() 
         {"decode 1": 30.0, "ttft 1": 6.0},
     ]  # in a faster hour
     assert ratios(ours, theirs, [SPEED, WAIT]) == {"decode 1": 2.0, "ttft 1": 2.0}
+
+
+def test_readers_hear_of_missing_rounds_and_of_a_busy_machine() -> None:
+    calm, busy = {"others": 1.0}, {"others": 60.4}
+    assert reservations({"us": [calm, calm], "them": [calm, calm]}, planned=2) == []
+    assert reservations({"us": [calm, busy], "them": [calm]}, planned=2) == [
+        "them: 1 of 2 rounds",
+        "others took up to 60% of the CPU time",
+    ]
 
 
 def test_ratios_leave_out_what_was_not_measured_of_both_or_tells_nothing_of_an_engine() -> None:
