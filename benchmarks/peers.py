@@ -84,8 +84,9 @@ def main() -> None:
     (folder / "peers.md").write_text(text)
     (folder / "peers.json").write_text(json.dumps(_record(measured, limits, arguments), indent=2) + "\n")
     ours = [headings[name] for name in measured.rounds if SPECS[name].peer is None]
-    title = f"{model_display_name(None)}: {_setting(measured, headings, arguments)}"
-    draw(folder / "peers.png", title, middle, ours, limits, arguments.concurrency, arguments.prefill)
+    setting = _setting(measured, headings, arguments)
+    levels = arguments.concurrency, arguments.prefill
+    draw(folder / "peers.png", model_display_name(None), setting, middle, ours, limits, *levels)
     print(f"Written to {folder}/peers.md, .json and .png")
 
 

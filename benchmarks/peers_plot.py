@@ -24,6 +24,7 @@ _LEAST_BARS = 9  # room for as many, so that few do not grow fat
 def draw(
     file: Path,
     title: str,
+    footnote: str,
     engines: Mapping[str, Figures],
     ours: Sequence[str],
     limits: Mapping[str, Figures],
@@ -33,6 +34,7 @@ def draw(
     """Write a PNG. `engines` and `limits` by their headings; those named in `ours` stand out."""
     figure = Figure(figsize=(12, 5.6), dpi=150, layout="constrained")
     figure.suptitle(title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=_INK)
+    figure.supxlabel(footnote, x=0.01, ha="left", fontsize=9, color="#808080")
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
     colours = _colours(list(engines), ours)
     _draw_decode(left, engines, colours, limits, concurrency)
