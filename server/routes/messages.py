@@ -10,15 +10,18 @@ from fastapi import APIRouter, Request, Response
 
 from server.json_route import JSONRoute
 from server.protocol.messages import CountTokensRequest, MessagesRequest
+from server.protocol.responses import AnthropicError
 from server.services import CurrentServices
 from server.serving.conversions import chat_of_messages
 from server.serving.dialects.messages import MessageFacts, MessagesDialect
 from server.serving.jobs import chat_job, offer_of
 from server.serving.models import served_name
-from server.serving.respond import answers, respond
+from server.serving.respond import Answers, answers, respond
 from server.serving.tool_use import reader_factory, tool_use
 
-router = APIRouter(route_class=JSONRoute)
+_WRONG: Answers = {"default": {"model": AnthropicError, "description": "What went wrong"}}
+
+router = APIRouter(route_class=JSONRoute, responses=_WRONG)
 
 
 @router.post("/v1/messages", response_model=None, responses=answers(dict[str, Any]))

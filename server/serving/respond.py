@@ -28,7 +28,10 @@ from server.settings import Pace
 logger = logging.getLogger(__name__)
 
 
-def answers(whole: Any) -> dict[int | str, dict[str, Any]]:
+Answers = dict[int | str, dict[str, Any]]
+
+
+def answers(whole: Any) -> Answers:
     """What `respond` answers with, for the API's description; `whole` is the type of an answer that is no stream."""
     return {200: {"model": whole, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
 

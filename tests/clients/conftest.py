@@ -40,13 +40,24 @@ class Server:
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
     """One server for all clients."""
+    yield from _serve()
+
+
+@pytest.fixture
+def small_server() -> Iterator[Server]:
+    """One whose context is so short that no answer takes long."""
+    yield from _serve("--max-model-len", "64")
+
+
+def _serve(*more: str) -> Iterator[Server]:
     folder = subprocess.run([SERVER_PYTHON, "-c", _FOLDER], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    flags = ["--port", str(port), "--api-key", KEY, "--served-model-name", MODEL, "--kv-cache-memory-bytes", "512MiB"]
+    flags = ["--port", str(port), "--api-key", KEY, "--kv-cache-memory-bytes", "512MiB"]
     flags += ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--uvicorn-log-level", "warning"]
-    process = subprocess.Popen([SERVER_PYTHON, "-m", "server", *flags], cwd=ROOT)
+    flags += ["--served-model-name", MODEL, folder.strip()]  # some clients take their tokenizer from the name
+    process = subprocess.Popen([SERVER_PYTHON, "-m", "server", *flags, *more], cwd=ROOT)
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_for(url, process)

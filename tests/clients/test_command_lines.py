@@ -47,11 +47,10 @@ def test_guidellm(server: Server, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     run(
         [
-            str(BIN / "guidellm"), "benchmark", "run", "--target", server.url, "--model", MODEL,
-            "--processor", str(server.folder), "--profile", "synchronous", "--max-requests", "3",
-            "--data", json.dumps({"prompt_tokens": 24, "output_tokens": 8}),
-            "--backend-kwargs", json.dumps({"api_key": KEY}),
-            "--output-dir", str(tmp_path), "--outputs", "report.json",
+            str(BIN / "guidellm"), "run", "--disable-console",
+            "--backend", f"kind=openai_http,target={server.url},model={server.folder},api_key={KEY}",
+            "--profile", "kind=synchronous", "--constraint", "kind=max_requests,count=3",
+            "--data", "kind=synthetic_text,prompt_tokens=24,output_tokens=8", "--output", f"kind=json,path={report}",
         ],
         HF_HUB_OFFLINE="1",
     )  # fmt: skip
@@ -60,13 +59,13 @@ def test_guidellm(server: Server, tmp_path: Path) -> None:
     assert benchmark["requests"]["errored"] == []
 
 
-def test_schemathesis(server: Server, tmp_path: Path) -> None:
+def test_schemathesis(small_server: Server, tmp_path: Path) -> None:
     config = tmp_path / "schemathesis.toml"
     config.write_text("[generation]\nallow-x00 = false\n")
     run(
         [
-            str(BIN / "schemathesis"), "--config-file", str(config), "run", f"{server.url}/openapi.json",
-            "--header", f"Authorization: Bearer {KEY}", "--max-examples", "15", "--phases", "examples,fuzzing",
+            str(BIN / "schemathesis"), "--config-file", str(config), "run", f"{small_server.url}/openapi.json",
+            "--header", f"Authorization: Bearer {KEY}", "--max-examples", "10", "--phases", "examples,fuzzing",
             "--checks", "not_a_server_error,response_schema_conformance,content_type_conformance",
             "--request-timeout", "120", "--exclude-path-regex", "/health|/ping",
         ]
