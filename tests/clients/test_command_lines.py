@@ -14,9 +14,11 @@ from conftest import KEY, MODEL, Server
 BIN = Path(sys.executable).parent
 
 
-def run(command: list[str], **environment: str) -> str:
-    """What a command prints; it must succeed."""
-    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=900)
+def run(command: list[str], folder: Path, **environment: str) -> str:
+    """What a command prints that runs in `folder`; it must succeed."""
+    done = subprocess.run(
+        command, cwd=folder, env=os.environ | environment, capture_output=True, text=True, timeout=900
+    )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"[-6000:]
     return done.stdout
 
@@ -33,14 +35,14 @@ def llm_folder(server: Server, tmp_path: Path) -> Path:
 
 def test_llm(llm_folder: Path) -> None:
     command = [str(BIN / "llm"), "-m", "here", "-o", "max_tokens", "8", "-o", "temperature", "0", "Say hi."]
-    streamed = run(command, LLM_USER_PATH=str(llm_folder))
-    whole = run([*command, "--no-stream"], LLM_USER_PATH=str(llm_folder))
+    streamed = run(command, llm_folder, LLM_USER_PATH=str(llm_folder))
+    whole = run([*command, "--no-stream"], llm_folder, LLM_USER_PATH=str(llm_folder))
     assert streamed.strip() == whole.strip() != ""
 
 
 def test_llm_with_a_schema(llm_folder: Path) -> None:
     command = [str(BIN / "llm"), "-m", "here", "--schema", "age int", "How old is a cat?", "-o", "max_tokens", "100"]
-    assert isinstance(json.loads(run(command, LLM_USER_PATH=str(llm_folder)))["age"], int)
+    assert isinstance(json.loads(run(command, llm_folder, LLM_USER_PATH=str(llm_folder)))["age"], int)
 
 
 def test_guidellm(server: Server, tmp_path: Path) -> None:
@@ -52,6 +54,7 @@ def test_guidellm(server: Server, tmp_path: Path) -> None:
             "--profile", "kind=synchronous", "--constraint", "kind=max_requests,count=3",
             "--data", "kind=synthetic_text,prompt_tokens=24,output_tokens=8", "--output", f"kind=json,path={report}",
         ],
+        tmp_path,
         HF_HUB_OFFLINE="1",
     )  # fmt: skip
     (benchmark,) = json.loads(report.read_text())["benchmarks"]
@@ -68,5 +71,6 @@ def test_schemathesis(small_server: Server, tmp_path: Path) -> None:
             "--header", f"Authorization: Bearer {KEY}", "--max-examples", "10", "--phases", "examples,fuzzing",
             "--checks", "not_a_server_error,response_schema_conformance,content_type_conformance",
             "--request-timeout", "120", "--exclude-path-regex", "/health|/ping",
-        ]
+        ],
+        tmp_path,
     )  # fmt: skip
