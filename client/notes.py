@@ -10,7 +10,7 @@ from client.summary import LATE_SEND_S, Summary
 LAG_LIMIT_S, LAG_INVALID_S = 0.01, 0.02
 """How late the client's loop may wake up (p99) before its figures are doubtful, and before they are worthless..."""
 
-LAG_SHARE, LAG_INVALID_SHARE = 0.01, 0.05
+LAG_SHARE, LAG_INVALID_SHARE = 0.02, 0.05
 """... if that is also more than this share of the time per token: 20 ms are nothing beside a second."""
 
 CPU_LIMIT = 0.95

@@ -89,7 +89,7 @@ def _tiles(summary: Summary) -> list[tuple[str, str]]:
     ]
     for metric, words in (("ttft", "to the first token"), ("tpot", "per token after it"), ("e2el", "per request")):
         if metric in summary.distributions:
-            tiles.append((f"{words}, median", f"{_ms(summary.distributions[metric].median)} ms"))
+            tiles.append((f"{words}, median", _duration(summary.distributions[metric].median)))
     finished = summary.completed + summary.failed
     if summary.good is not None:
         tiles.append(("of requests kept to the service levels", f"{summary.good / max(1, finished):.0%}"))
@@ -102,3 +102,8 @@ def _ms(value: float) -> str:
     if math.isnan(value):
         return "–"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.1f}"
+
+
+def _duration(ms: float) -> str:
+    """Milliseconds, or seconds from one on."""
+    return f"{ms / 1000:.2f} s" if ms >= 1000 else f"{_ms(ms)} ms"
