@@ -63,7 +63,7 @@ def scripted(options: argparse.Namespace, *, batches: bool) -> Iterator[str]:
 
 
 async def load(url: str, streams: int, requests: int, body_bytes: int) -> Outcome:
-    """`requests` requests, `streams` at a time, stamped by perf_counter."""
+    """`requests` requests, `streams` at a time, stamped by perf_counter; and one before them that does not count."""
     body = json.dumps({"model": "scripted", "stream": True, "prompt": "x" * body_bytes}).encode()
     address = Address.of(f"{url}/v1/completions")
     outcome = Outcome()
@@ -72,6 +72,7 @@ async def load(url: str, streams: int, requests: int, body_bytes: int) -> Outcom
         async def send(call: Call, _due: float, _clock: Clock) -> RequestRecord:
             return await stream_request(pool, address, call, due=perf_counter(), clock=perf_counter, timeout_s=600)
 
+        await send(Call("warm-up", body, 8), 0.0, perf_counter)
         await pool.warm(address, streams)
         calls = [Call(f"r{i}", body, 8) for i in range(requests)]
         await run_load(calls, send, outcome, due_times=None, limits=Limits(streams), on_done=lambda _: None)
