@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from models.argmax import best_tokens
-from models.token_mask import apply_mask, as_mask
+from models.token_mask import Mask, apply_mask, as_mask
 from scheduler.plan import SampleOrder, WorkResult
 from scheduler.request import ConstraintError, SamplingParams, TokenLogprob
 
@@ -47,16 +47,20 @@ def _is_plain(order: SampleOrder) -> bool:
     return order.params.temperature < _GREEDY_BELOW and not _adjusts(order)
 
 
-def _mask(order: SampleOrder) -> Tensor | ConstraintError | None:
+def _mask(order: SampleOrder) -> Mask | ConstraintError | None:
     try:
         return None if order.constraint is None else as_mask(order.constraint.allowed(order.output))
     except ConstraintError as error:
         return error
 
 
-def _draw_masked(row: Tensor, order: SampleOrder, mask: Tensor | None) -> int | None:
+def _draw_masked(row: Tensor, order: SampleOrder, mask: Mask | None) -> int | None:
     left = adjusted(row, order)
-    return draw(left if mask is None else apply_mask(left, mask), order)
+    if mask is not None:
+        left = apply_mask(left, mask)
+    if order.params.temperature < _GREEDY_BELOW:
+        return best_tokens(left.unsqueeze(0))[0]
+    return draw(left, order)
 
 
 def _result(row: Tensor, order: SampleOrder, token: int | None) -> WorkResult:
@@ -96,8 +100,9 @@ def adjusted(row: Tensor, order: SampleOrder) -> Tensor:
 
 def _adjusts(order: SampleOrder) -> bool:
     params = order.params
-    narrows = params.logit_bias or params.bad_words or params.allowed_token_ids
-    return bool(order.prompt or order.output or order.banned or narrows)
+    penalises = params.repetition_penalty != 1.0 or params.frequency_penalty or params.presence_penalty
+    narrows = params.logit_bias or params.bad_words or params.allowed_token_ids or order.banned
+    return bool(penalises or narrows)
 
 
 def _completing(bad_words: Iterable[tuple[int, ...]], output: tuple[int, ...]) -> list[int]:
