@@ -10,12 +10,14 @@ SOURCES = Path("csrc")
 COMMON = [str(SOURCES / name) for name in ("api.cpp", "packing.cpp")]
 VARIANT = str(SOURCES / "variant.cpp")
 HEADERS = sorted(map(str, SOURCES.glob("*.h")))
-FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-maybe-uninitialized"]
+FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra"]
+FLAGS += ["-Wno-uninitialized", "-Wno-maybe-uninitialized"]  # which GCC 12 finds in its own headers
 VARIANTS = {"portable": []}
 if platform.machine() in ("x86_64", "AMD64"):
     VARIANTS["avx2"] = ["-mavx2", "-mfma", "-mf16c"]
     VARIANTS["avx512"] = ["-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl"]
     VARIANTS["avx512"] += ["-mavx512vnni", "-mprefer-vector-width=512"]
+    VARIANTS["amx"] = [*VARIANTS["avx512"], "-mamx-tile", "-mamx-int8"]
 
 
 class BuildKernels(build_ext):

@@ -1,18 +1,46 @@
 // The library's C functions. They trust their arguments: library.py, their only caller, checks them.
 #include <cstring>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
 #include "kernels.h"
 #include "packing.h"
 
 namespace {
 
+#if defined(__x86_64__)
+
+bool has_avx512() {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vnni");
+}
+
+// Linux saves the large tile registers only for a process that has asked for them.
+bool may_use_tiles() {
+#if defined(__linux__)
+    constexpr long ASK_FOR_PERMISSION = 0x1023, TILE_DATA = 18;
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    const bool has_tiles = (d >> 24 & 1) && (d >> 25 & 1);  // AMX-TILE and AMX-INT8
+    return has_tiles && syscall(SYS_arch_prctl, ASK_FOR_PERMISSION, TILE_DATA) == 0;
+#else
+    return false;
+#endif
+}
+
+#endif
+
 bool runs_here(const Kernels& kernels) {
 #if defined(__x86_64__)
-    if (&kernels == &avx512_kernels) {
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vnni");
-    }
+    if (&kernels == &amx_kernels) return has_avx512() && may_use_tiles();
+    if (&kernels == &avx512_kernels) return has_avx512();
     if (&kernels == &avx2_kernels) {
         return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
     }
@@ -22,6 +50,7 @@ bool runs_here(const Kernels& kernels) {
 
 const Kernels* const variants[] = {
 #if defined(__x86_64__)
+    &amx_kernels,
     &avx512_kernels,
     &avx2_kernels,
 #endif

@@ -15,4 +15,5 @@ extern const Kernels portable_kernels;
 #if defined(__x86_64__)
 extern const Kernels avx2_kernels;
 extern const Kernels avx512_kernels;
+extern const Kernels amx_kernels;
 #endif

@@ -52,7 +52,7 @@ class LinearCall(ctypes.Structure):
 
 
 class Kernels:
-    """The kernels of one instruction set: "avx512", "avx2" or "portable"; by default the best that runs here.
+    """The kernels of one instruction set: "amx", "avx512", "avx2" or "portable"; by default the best that runs here.
 
     Tensors must be contiguous, on the CPU, and of the shape and dtype that a method states; only the first is checked.
     They compute in torch's own threads. Raises KernelsMissing.
@@ -113,7 +113,7 @@ def pack(weight: Tensor) -> tuple[Tensor, int]:
 
 def available_variants() -> list[str]:
     """Variants that run here, the best first. Raises KernelsMissing if none is built."""
-    return [name for name in ("avx512", "avx2", "portable") if _library().kernels_find(name.encode())]
+    return [name for name in ("amx", "avx512", "avx2", "portable") if _library().kernels_find(name.encode())]
 
 
 def address(tensor: Tensor) -> int:

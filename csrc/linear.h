@@ -6,6 +6,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "calls.h"
@@ -23,45 +24,67 @@ constexpr int64_t QUADS = GROUP / 4;
 //   8 bits: 8 blocks of 64 bytes; block b has numbers 4b .. 4b + 3 of each output; weight = (code - 128) * scale.
 constexpr int64_t group_bytes(int64_t bits) { return bits == 4 ? 2 * LANES * 2 + 4 * 64 : LANES * 2 + 8 * 64; }
 
-// Activations of a step, quantised: value = code * scale.
-struct Activations {
-    std::vector<int8_t> codes;     // [rows, K]
-    std::vector<float> scales;     // [rows, K / GROUP]
-    std::vector<float> sums;       // [rows, K / GROUP], scale times the sum of the group's codes
-    std::vector<int32_t> offsets;  // [rows, K / GROUP], -128 times the sum of the group's codes
-    int64_t k = 0;
+// Rows of activations are stored in blocks, group by group, so that a kernel finds those of a block side by side.
+constexpr int64_t BLOCK_ROWS = 16;
 
-    void resize(int64_t rows, int64_t width) {
-        k = width;
-        if (int64_t(codes.size()) < rows * k) codes.resize(rows * k);
-        if (int64_t(scales.size()) < rows * k / GROUP) {
-            scales.resize(rows * k / GROUP);
-            sums.resize(rows * k / GROUP);
-            offsets.resize(rows * k / GROUP);
-        }
-    }
+// A group of all rows of a block: value = code * scale.
+struct ActivationGroup {
+    int8_t codes[BLOCK_ROWS][GROUP];
+    float scales[BLOCK_ROWS];
+    float sums[BLOCK_ROWS];       // scale times the sum of the codes
+    int32_t offsets[BLOCK_ROWS];  // -128 times the sum of the codes
 
     // Symmetric, to -127 .. 127, half to even.
     void quantise(int64_t row, const float* x) {
-        for (int64_t g = 0; g < k / GROUP; g++, x += GROUP) {
-            F top = abs(load(x));
-            for (int64_t i = W; i < GROUP; i += W) top = max(top, abs(load(x + i)));
-            const float amax = largest(top);
-            const F inverse = fill(amax > 0.0f ? 127.0f / amax : 0.0f);
-            int8_t* out = codes.data() + row * k + g * GROUP;
-            F total = zeros();
-            for (int64_t i = 0; i < GROUP; i += W) {
-                const F code = round(load(x + i) * inverse);
-                total = total + code;
-                store_bytes(out + i, code);
-            }
-            const int64_t at = row * (k / GROUP) + g;
-            scales[at] = amax / 127.0f;
-            sums[at] = scales[at] * sum(total);
-            offsets[at] = -128 * int32_t(sum(total));
+        F top = abs(load(x));
+        for (int64_t i = W; i < GROUP; i += W) top = max(top, abs(load(x + i)));
+        const float amax = largest(top);
+        const F inverse = fill(amax > 0.0f ? 127.0f / amax : 0.0f);
+        F total = zeros();
+        for (int64_t i = 0; i < GROUP; i += W) {
+            const F code = round(load(x + i) * inverse);
+            total = total + code;
+            store_bytes(codes[row] + i, code);
         }
+        scales[row] = amax / 127.0f;
+        sums[row] = scales[row] * sum(total);
+        offsets[row] = -128 * int32_t(sum(total));
     }
 };
+
+// The activations of a call, quantised.
+class Activations {
+  public:
+    void resize(int64_t rows, int64_t k) {
+        groups_ = k / GROUP;
+        const int64_t needed = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * groups_;
+        if (int64_t(data_.size()) < needed) data_.resize(needed);
+    }
+
+    int64_t groups() const { return groups_; }
+
+    // The groups of a block of rows, in order.
+    const ActivationGroup* block(int64_t number) const { return data_.data() + number * groups_; }
+
+    void quantise(int64_t row, const float* x) {
+        ActivationGroup* group = data_.data() + row / BLOCK_ROWS * groups_;
+        for (int64_t g = 0; g < groups_; g++) group[g].quantise(row % BLOCK_ROWS, x + g * GROUP);
+    }
+
+  private:
+    std::vector<ActivationGroup> data_;
+    int64_t groups_ = 0;
+};
+
+// Calls function with 0, 1, ... N - 1 as constants, so that what they index can live in registers.
+template <class Function, int... I>
+inline void call_each(Function function, std::integer_sequence<int, I...>) {
+    (function(std::integral_constant<int, I>{}), ...);
+}
+template <int N, class Function>
+inline void repeat(Function function) {
+    call_each(function, std::make_integer_sequence<int, N>{});
+}
 
 inline void rms_norm(const float* x, const float* weight, float eps, int64_t n, float* out) {
     F squares = zeros();
@@ -80,22 +103,21 @@ inline void silu_times(const float* x, int64_t n, float* out) {
     }
 }
 
-// Integer dot products of ROWS rows with one group of a tile, turned to float and added to `held`.
+// add_group: integer dot products of N rows of a block, from `first` on, with a group of a tile, turned to float and
+// added to `held`.
 #if defined(__AVX512VNNI__)
 
-constexpr int ROWS = 12;
+constexpr int ROWS = 16;
 
 struct Sums {
     __m512 v;
 };
-inline Sums no_sums() { return {_mm512_setzero_ps()}; }
 inline void put_sums(float* out, Sums s) { _mm512_storeu_ps(out, s.v); }
 
-template <int BITS, int N>
-inline void add_group(const uint8_t* group, const Activations& x, int64_t row, int64_t g, Sums (&held)[N]) {
-    const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)group));
+// The codes of a group, a byte each.
+template <int BITS>
+inline void unpack(const uint8_t* group, __m512i (&w)[QUADS]) {
     const uint8_t* blocks = group + (BITS == 4 ? 4 : 2) * LANES;
-    __m512i w[QUADS];
     if constexpr (BITS == 4) {
         const __m512i low = _mm512_set1_epi8(15);
         for (int b = 0; b < 4; b++) {
@@ -106,33 +128,50 @@ inline void add_group(const uint8_t* group, const Activations& x, int64_t row, i
     } else {
         for (int b = 0; b < QUADS; b++) w[b] = _mm512_loadu_si512(blocks + 64 * b);
     }
-    const int64_t groups = x.k / GROUP;
-    for (int r = 0; r < N; r++) {
-        const int64_t at = (row + r) * groups + g;
-        const int8_t* codes = x.codes.data() + (row + r) * x.k + g * GROUP;
-        __m512i dot = BITS == 4 ? _mm512_setzero_si512() : _mm512_set1_epi32(x.offsets[at]);
+}
+
+// Scales and minima of a group of weights.
+template <int BITS>
+struct Factors {
+    __m512 scale, least;
+
+    explicit Factors(const uint8_t* group) {
+        scale = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)group));
+        if (BITS == 4) least = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(group + 2 * LANES)));
+    }
+
+    // A row's sum and one more dot product; the same operations in the same order wherever that comes from.
+    __m512 add(__m512 sum, __m512i dot, const ActivationGroup& x, int64_t row) const {
+        const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(x.scales[row]));
+        sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, sum);
+        return BITS == 4 ? _mm512_fmadd_ps(least, _mm512_set1_ps(x.sums[row]), sum) : sum;
+    }
+};
+
+template <int BITS, int N>
+inline void add_group(const uint8_t* group, const ActivationGroup& x, int64_t first, Sums (&held)[N]) {
+    const Factors<BITS> factors(group);
+    __m512i w[QUADS];
+    unpack<BITS>(group, w);
+    repeat<N>([&](auto r) {
+        const int8_t* codes = x.codes[first + r];
+        __m512i dot = BITS == 4 ? _mm512_setzero_si512() : _mm512_set1_epi32(x.offsets[first + r]);
         for (int b = 0; b < QUADS; b++) {
             int32_t quad;
             std::memcpy(&quad, codes + 4 * b, 4);
             dot = _mm512_dpbusd_epi32(dot, w[b], _mm512_set1_epi32(quad));
         }
-        const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(x.scales[at]));
-        held[r].v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), factor, held[r].v);
-        if constexpr (BITS == 4) {
-            const __m512 least = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)(group + 2 * LANES)));
-            held[r].v = _mm512_fmadd_ps(least, _mm512_set1_ps(x.sums[at]), held[r].v);
-        }
-    }
+        held[r].v = factors.add(held[r].v, dot, x, first + r);
+    });
 }
 
 #elif defined(__AVX2__)
 
-constexpr int ROWS = 6;
+constexpr int ROWS = 4;
 
 struct Sums {
     __m256 v[2];
 };
-inline Sums no_sums() { return {{_mm256_setzero_ps(), _mm256_setzero_ps()}}; }
 inline void put_sums(float* out, Sums s) {
     _mm256_storeu_ps(out, s.v[0]);
     _mm256_storeu_ps(out + 8, s.v[1]);
@@ -150,10 +189,9 @@ inline __m256i narrow_dot(const __m256i (&w)[QUADS], const int8_t* codes) {
 }
 
 template <int BITS, int N>
-inline void add_group(const uint8_t* group, const Activations& x, int64_t row, int64_t g, Sums (&held)[N]) {
+inline void add_group(const uint8_t* group, const ActivationGroup& x, int64_t first, Sums (&held)[N]) {
     const uint8_t* blocks = group + (BITS == 4 ? 4 : 2) * LANES;
     const __m256i low = _mm256_set1_epi8(15);
-    const int64_t groups = x.k / GROUP;
     for (int half = 0; half < 2; half++) {
         const __m256 scale = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(group + 16 * half)));
         __m256i dots[N];
@@ -164,31 +202,30 @@ inline void add_group(const uint8_t* group, const Activations& x, int64_t row, i
                 w[2 * b] = _mm256_and_si256(packed, low);
                 w[2 * b + 1] = _mm256_and_si256(_mm256_srli_epi16(packed, 4), low);
             }
-            for (int r = 0; r < N; r++) dots[r] = narrow_dot(w, x.codes.data() + (row + r) * x.k + g * GROUP);
+            for (int r = 0; r < N; r++) dots[r] = narrow_dot(w, x.codes[first + r]);
         } else {  // code = 16 * high + low
             for (int b = 0; b < QUADS; b++) {
                 const __m256i codes = _mm256_loadu_si256((const __m256i*)(blocks + 64 * b + 32 * half));
                 w[b] = _mm256_and_si256(_mm256_srli_epi16(codes, 4), low);
             }
             for (int r = 0; r < N; r++) {
-                dots[r] = _mm256_slli_epi32(narrow_dot(w, x.codes.data() + (row + r) * x.k + g * GROUP), 4);
+                dots[r] = _mm256_slli_epi32(narrow_dot(w, x.codes[first + r]), 4);
             }
             for (int b = 0; b < QUADS; b++) {
                 w[b] = _mm256_and_si256(_mm256_loadu_si256((const __m256i*)(blocks + 64 * b + 32 * half)), low);
             }
             for (int r = 0; r < N; r++) {
-                const __m256i offset = _mm256_set1_epi32(x.offsets[(row + r) * groups + g]);
+                const __m256i offset = _mm256_set1_epi32(x.offsets[first + r]);
                 dots[r] = _mm256_add_epi32(_mm256_add_epi32(dots[r], offset),
-                                           narrow_dot(w, x.codes.data() + (row + r) * x.k + g * GROUP));
+                                           narrow_dot(w, x.codes[first + r]));
             }
         }
         for (int r = 0; r < N; r++) {
-            const int64_t at = (row + r) * groups + g;
-            const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(x.scales[at]));
+            const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(x.scales[first + r]));
             held[r].v[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r]), factor, held[r].v[half]);
             if constexpr (BITS == 4) {
                 const __m256 least = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(group + 2 * LANES + 16 * half)));
-                held[r].v[half] = _mm256_fmadd_ps(least, _mm256_set1_ps(x.sums[at]), held[r].v[half]);
+                held[r].v[half] = _mm256_fmadd_ps(least, _mm256_set1_ps(x.sums[first + r]), held[r].v[half]);
             }
         }
     }
@@ -201,11 +238,10 @@ constexpr int ROWS = 4;
 struct Sums {
     float v[LANES];
 };
-inline Sums no_sums() { return {{}}; }
 inline void put_sums(float* out, Sums s) { std::memcpy(out, s.v, sizeof s.v); }
 
 template <int BITS, int N>
-inline void add_group(const uint8_t* group, const Activations& x, int64_t row, int64_t g, Sums (&held)[N]) {
+inline void add_group(const uint8_t* group, const ActivationGroup& x, int64_t first, Sums (&held)[N]) {
     const uint8_t* blocks = group + (BITS == 4 ? 4 : 2) * LANES;
     int16_t w[GROUP][LANES];
     for (int k = 0; k < GROUP; k++) {
@@ -224,17 +260,66 @@ inline void add_group(const uint8_t* group, const Activations& x, int64_t row, i
         for (int n = 0; n < LANES; n += W) store(least + n, load_half((const uint16_t*)group + LANES + n));
     }
     for (int r = 0; r < N; r++) {
-        const int64_t at = (row + r) * (x.k / GROUP) + g;
-        const int8_t* codes = x.codes.data() + (row + r) * x.k + g * GROUP;
+        const int8_t* codes = x.codes[first + r];
         int32_t dot[LANES] = {};
         for (int k = 0; k < GROUP; k++) {
             for (int n = 0; n < LANES; n++) dot[n] += int32_t(w[k][n]) * codes[k];
         }
         for (int n = 0; n < LANES; n++) {
-            held[r].v[n] += float(dot[n]) * (scale[n] * x.scales[at]);
-            if (BITS == 4) held[r].v[n] += least[n] * x.sums[at];
+            held[r].v[n] += float(dot[n]) * (scale[n] * x.scales[first + r]);
+            if (BITS == 4) held[r].v[n] += least[n] * x.sums[first + r];
         }
     }
+}
+
+#endif
+
+#if defined(__AMX_INT8__)
+
+// Tile register 0 holds activations of a block of rows, 1 a group of weights, 2 their products.
+// A constant, because GCC 12 takes only the first bytes of a configuration for read, and drops stores to the others.
+struct TileConfig {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {GROUP, 64, 64};
+    uint8_t rows[16] = {BLOCK_ROWS, QUADS, BLOCK_ROWS};
+};
+alignas(64) static const TileConfig tile_config;
+
+// The codes of all groups of a tile, a byte each, [groups, QUADS, 64].
+template <int BITS>
+inline const uint8_t* unpacked(const uint8_t* group, int64_t groups) {
+    static thread_local std::vector<uint8_t> buffer;
+    if (int64_t(buffer.size()) < groups * QUADS * 64) buffer.resize(groups * QUADS * 64);
+    for (int64_t g = 0; g < groups; g++, group += group_bytes(BITS)) {
+        __m512i w[QUADS];
+        unpack<BITS>(group, w);
+        for (int b = 0; b < QUADS; b++) _mm512_storeu_si512(buffer.data() + (g * QUADS + b) * 64, w[b]);
+    }
+    return buffer.data();
+}
+
+// All groups of a tile, for a whole block of rows.
+template <int BITS>
+inline void add_groups(const uint8_t* group, const uint8_t* codes, const ActivationGroup* x, int64_t groups,
+                       Sums (&held)[BLOCK_ROWS]) {
+    __m512 sums[BLOCK_ROWS];
+    repeat<BLOCK_ROWS>([&](auto r) { sums[r] = held[r].v; });
+    alignas(64) int32_t dots[2][BLOCK_ROWS][LANES];  // two, so that one is filled while the other is read
+    for (int64_t g = 0; g < groups; g++, group += group_bytes(BITS)) {
+        auto& products = dots[g % 2];
+        _tile_loadd(0, x[g].codes, GROUP);
+        _tile_loadd(1, codes + g * QUADS * 64, 64);
+        _tile_zero(2);
+        _tile_dpbsud(2, 0, 1);
+        _tile_stored(2, products, 64);
+        const Factors<BITS> factors(group);
+        repeat<BLOCK_ROWS>([&](auto r) {
+            __m512i dot = _mm512_load_si512(products[r]);
+            if (BITS == 8) dot = _mm512_add_epi32(dot, _mm512_set1_epi32(x[g].offsets[r]));
+            sums[r] = factors.add(sums[r], dot, x[g], r);
+        });
+    }
+    repeat<BLOCK_ROWS>([&](auto r) { held[r].v = sums[r]; });
 }
 
 #endif
@@ -253,6 +338,9 @@ class Linear {
             if (int64_t(changed.size()) < call_.k) changed.resize(call_.k);
 #pragma omp for schedule(static)
             for (int64_t row = 0; row < call_.rows; row++) activations.quantise(row, prepared(row, changed.data()));
+#if defined(__AMX_INT8__)
+            _tile_loadconfig(&tile_config);
+#endif
 #pragma omp for schedule(static)
             for (int64_t tile = 0; tile < (call_.n + LANES - 1) / LANES; tile++) {
                 if (call_.bits == 4) {
@@ -261,6 +349,9 @@ class Linear {
                     run_tile<8>(activations, tile);
                 }
             }
+#if defined(__AMX_INT8__)
+            _tile_release();
+#endif
         }
     }
 
@@ -283,23 +374,37 @@ class Linear {
 
     template <int BITS>
     void run_tile(const Activations& x, int64_t tile) {
+        const uint8_t* groups = call_.weights + tile * x.groups() * group_bytes(BITS);
         int64_t row = 0;
-        for (; row + ROWS <= call_.rows; row += ROWS) run_rows<BITS, ROWS>(x, tile, row);
-        if constexpr (ROWS > 8) {
-            for (; row + 8 <= call_.rows; row += 8) run_rows<BITS, 8>(x, tile, row);
+#if defined(__AMX_INT8__)
+        if (call_.rows >= BLOCK_ROWS) {
+            const uint8_t* codes = unpacked<BITS>(groups, x.groups());
+            for (; row + BLOCK_ROWS <= call_.rows; row += BLOCK_ROWS) {
+                Sums held[BLOCK_ROWS] = {};
+                add_groups<BITS>(groups, codes, x.block(row / BLOCK_ROWS), x.groups(), held);
+                for (int r = 0; r < BLOCK_ROWS; r++) put(held[r], row + r, tile * LANES);
+            }
         }
-        for (; row + 4 <= call_.rows; row += 4) run_rows<BITS, 4>(x, tile, row);
-        for (; row + 2 <= call_.rows; row += 2) run_rows<BITS, 2>(x, tile, row);
-        for (; row < call_.rows; row++) run_rows<BITS, 1>(x, tile, row);
+#endif
+        for (; row + ROWS <= call_.rows; row += ROWS) run_rows<BITS, ROWS>(groups, x, tile, row);
+        if constexpr (ROWS > 8) {
+            for (; row + 8 <= call_.rows; row += 8) run_rows<BITS, 8>(groups, x, tile, row);
+        }
+        if constexpr (ROWS > 4) {
+            for (; row + 4 <= call_.rows; row += 4) run_rows<BITS, 4>(groups, x, tile, row);
+        }
+        for (; row + 2 <= call_.rows; row += 2) run_rows<BITS, 2>(groups, x, tile, row);
+        for (; row < call_.rows; row++) run_rows<BITS, 1>(groups, x, tile, row);
     }
 
+    // N divides BLOCK_ROWS, and row is a multiple of it, so the rows lie in one block.
     template <int BITS, int N>
-    void run_rows(const Activations& x, int64_t tile, int64_t row) {
-        const int64_t groups = call_.k / GROUP;
-        const uint8_t* group = call_.weights + tile * groups * group_bytes(BITS);
-        Sums held[N];
-        for (int r = 0; r < N; r++) held[r] = no_sums();
-        for (int64_t g = 0; g < groups; g++, group += group_bytes(BITS)) add_group<BITS, N>(group, x, row, g, held);
+    void run_rows(const uint8_t* group, const Activations& x, int64_t tile, int64_t row) {
+        const ActivationGroup* groups = x.block(row / BLOCK_ROWS);
+        Sums held[N] = {};
+        for (int64_t g = 0; g < x.groups(); g++, group += group_bytes(BITS)) {
+            add_group<BITS, N>(group, groups[g], row % BLOCK_ROWS, held);
+        }
         for (int r = 0; r < N; r++) put(held[r], row + r, tile * LANES);
     }
 
