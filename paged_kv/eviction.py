@@ -36,7 +36,8 @@ class EvictionDriver:
         kept = mirror.kept(slot)
         addresses = mirror.slots_of_rows(slot)
         rows = torch.arange(addresses.shape[1], device=addresses.device)
-        view = ScoreView(rows, kept, self._statistic(pool, addresses), keep_rows // kept.numel(), seen)
+        keys, values = self._vectors(pool, addresses, rows < kept.unsqueeze(-1))
+        view = ScoreView(rows, kept, self._statistic(pool, addresses), keep_rows // kept.numel(), seen, keys, values)
         survives = self.choose(self.policy.score(view), view, keep_rows)
         left = survives.sum(dim=1)
         targets = rows < left.unsqueeze(-1)
@@ -65,6 +66,13 @@ class EvictionDriver:
         """Scores [lanes, R] as [groups, R * lanes of the group], age before lane."""
         size = {"uniform": 1, "layer": self.kv_heads, "global": by_age.shape[0]}[self.lanes]
         return by_age.view(-1, size, by_age.shape[1]).mT.flatten(1, 2)
+
+    def _vectors(self, pool: KVPool, addresses: Tensor, is_row: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        if not self.policy.reads_rows:
+            return None, None
+        planes = (plane.flatten(0, 1)[addresses] for plane in (pool.keys, pool.values))
+        keys, values = (torch.where(is_row.unsqueeze(-1), pool.format.decode(plane), 0.0) for plane in planes)
+        return keys, values
 
     @staticmethod
     def _statistic(pool: KVPool, addresses: Tensor) -> Tensor | None:

@@ -20,6 +20,8 @@ class ScoreView:
 
     `kept` int64 [lanes]: rows each lane holds. `statistic` float32 [lanes, R]: what the policy's observation gathered,
     None without one. `keep` is the rows per lane that will be left, as a mean; `seen` the tokens computed so far.
+    `keys`, `values` float32 [lanes, R, head_dim], zero behind a lane's end: for a policy that `reads_rows`, else None.
+    Keys may be rotated, all alike, which changes neither their lengths nor the angles between them.
     """
 
     rows: Tensor
@@ -27,6 +29,8 @@ class ScoreView:
     statistic: Tensor | None
     keep: int
     seen: int
+    keys: Tensor | None = None
+    values: Tensor | None = None
 
     @property
     def age(self) -> Tensor:
@@ -50,6 +54,7 @@ class Policy(ABC):
     """Gives every row a score; higher is kept. Between equal scores the newer row is kept."""
 
     evicts: ClassVar[bool] = True
+    reads_rows: ClassVar[bool] = False
     defaults: ClassVar[PolicyDefaults] = PolicyDefaults()
 
     @property

@@ -135,7 +135,8 @@ def test_any_choice_keeps_order_counts_and_protected_rows(data: st.DataObject) -
 def test_every_policy_scores_every_row(name: str) -> None:
     policy = load_policy(name)
     statistic = torch.rand(3, 10) if policy.observation is not None else None
-    view = ScoreView(torch.arange(10), torch.tensor([10, 4, 1]), statistic, keep=5, seen=20)
+    rows = torch.randn(2, 3, 10, HEAD_DIM) if policy.reads_rows else (None, None)
+    view = ScoreView(torch.arange(10), torch.tensor([10, 4, 1]), statistic, 5, 20, *rows)
     scores = policy.score(view)
     assert scores.shape == (3, 10)
     assert scores.dtype == torch.float32
