@@ -114,16 +114,24 @@ class Attention {
             }
             lanes[lane].push_back(int(i));
         }
+        // Where every lane has a single task, as in most decoding steps, that ends with its results.
+        const bool is_simple = tasks.size() == lanes.size();
         float* partials = partials_.data();
         float* scores = scores_.data();
 #pragma omp parallel
         {
             Scratch& scratch = Scratch::of_this_thread(std::max(TILE, call_.group), d_);
 #pragma omp for schedule(dynamic, 1)
-            for (size_t i = 0; i < tasks.size(); i++) attend(wave[tasks[i].tile], tasks[i].part, partials, scores, scratch);
-#pragma omp for schedule(dynamic, 1)
-            for (size_t i = 0; i < lanes.size(); i++) {
-                for (int tile : lanes[i]) finish(wave[tile], partials, scores, scratch);
+            for (size_t i = 0; i < tasks.size(); i++) {
+                const Tile& tile = wave[tasks[i].tile];
+                attend(tile, tasks[i].part, partials, scores, scratch);
+                if (is_simple) finish(tile, partials, scores, scratch);
+            }
+            if (!is_simple) {
+#pragma omp for schedule(dynamic, 1) nowait
+                for (size_t i = 0; i < lanes.size(); i++) {
+                    for (int tile : lanes[i]) finish(wave[tile], partials, scores, scratch);
+                }
             }
         }
     }

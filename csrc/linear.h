@@ -324,33 +324,40 @@ inline void add_groups(const uint8_t* group, const uint8_t* codes, const Activat
 
 #endif
 
+// So few rows are quantised faster by one thread than two threads can meet.
+constexpr int64_t FEW_ROWS = 4;
+
 class Linear {
   public:
     Linear(const LinearCall& call, const float* x, float* out) : call_(call), x_(x), out_(out) {}
 
     void run() {
-        static thread_local Activations shared;
-        Activations& activations = shared;
-        activations.resize(call_.rows, call_.k);
+        static thread_local Activations of_caller;
+        Activations& x = of_caller;
+        x.resize(call_.rows, call_.k);
+        const bool is_small = call_.rows <= FEW_ROWS;
+        if (is_small) {
+            for (int64_t row = 0; row < call_.rows; row++) quantise(x, row);
+        }
 #pragma omp parallel
         {
-            static thread_local std::vector<float> changed;
-            if (int64_t(changed.size()) < call_.k) changed.resize(call_.k);
+            if (!is_small) {
 #pragma omp for schedule(static)
-            for (int64_t row = 0; row < call_.rows; row++) activations.quantise(row, prepared(row, changed.data()));
+                for (int64_t row = 0; row < call_.rows; row++) quantise(x, row);
+            }
 #if defined(__AMX_INT8__)
-            _tile_loadconfig(&tile_config);
+            if (call_.rows >= BLOCK_ROWS) _tile_loadconfig(&tile_config);
 #endif
-#pragma omp for schedule(static)
+#pragma omp for schedule(static) nowait
             for (int64_t tile = 0; tile < (call_.n + LANES - 1) / LANES; tile++) {
                 if (call_.bits == 4) {
-                    run_tile<4>(activations, tile);
+                    run_tile<4>(x, tile);
                 } else {
-                    run_tile<8>(activations, tile);
+                    run_tile<8>(x, tile);
                 }
             }
 #if defined(__AMX_INT8__)
-            _tile_release();
+            if (call_.rows >= BLOCK_ROWS) _tile_release();
 #endif
         }
     }
@@ -360,16 +367,18 @@ class Linear {
     const float* x_;
     float* out_;
 
-    const float* prepared(int64_t row, float* changed) const {
+    void quantise(Activations& x, int64_t row) const {
+        static thread_local std::vector<float> changed;
+        if (int64_t(changed.size()) < call_.k) changed.resize(call_.k);
         if (call_.norm != nullptr) {
-            rms_norm(x_ + row * call_.k, call_.norm, call_.eps, call_.k, changed);
-            return changed;
+            rms_norm(x_ + row * call_.k, call_.norm, call_.eps, call_.k, changed.data());
+            x.quantise(row, changed.data());
+        } else if (call_.gated) {
+            silu_times(x_ + row * 2 * call_.k, call_.k, changed.data());
+            x.quantise(row, changed.data());
+        } else {
+            x.quantise(row, x_ + row * call_.k);
         }
-        if (call_.gated) {
-            silu_times(x_ + row * 2 * call_.k, call_.k, changed);
-            return changed;
-        }
-        return x_ + row * call_.k;
     }
 
     template <int BITS>

@@ -22,7 +22,8 @@ class PagedEviction(Policy):
         """See `Policy.score`."""
         assert view.keys is not None
         assert view.values is not None
-        return view.values.norm(dim=-1) / view.keys.norm(dim=-1).clamp(min=_TINY)
+        ratio: Tensor = view.values.norm(dim=-1) / view.keys.norm(dim=-1).clamp(min=_TINY)
+        return ratio
 
 
 POLICY = PagedEviction()
