@@ -28,12 +28,13 @@ class World:
         group: int = 3,
         page_size: int = 4,
         num_pages: int = 400,
+        head_dim: int = HEAD_DIM,
         page_format: str = "float32",
         observation: Observation | None = None,
         seed: int = 0,
     ) -> None:
-        self.num_layers, self.kv_heads, self.group = num_layers, kv_heads, group
-        self.pool = KVPool(num_pages, page_size, HEAD_DIM, load_format(page_format), observation)
+        self.num_layers, self.kv_heads, self.group, self.head_dim = num_layers, kv_heads, group, head_dim
+        self.pool = KVPool(num_pages, page_size, head_dim, load_format(page_format), observation)
         self.allocator = PageAllocator(num_pages)
         self.mirror = TableMirror(8, num_layers, kv_heads, page_size)
         self.tables: dict[int, PageTable] = {}
@@ -59,7 +60,7 @@ class World:
         batch = self.mirror.batch(list(counts), list(counts.values()), positions, (observed,) * len(counts))
         tokens = sum(counts.values())
         for lane in range(self.num_lanes):
-            keys, values = self.normal(tokens, HEAD_DIM), self.normal(tokens, HEAD_DIM)
+            keys, values = self.normal(tokens, self.head_dim), self.normal(tokens, self.head_dim)
             self.pool.write(batch.new_slots[:, lane], keys, values)
             keys, values = self._as_stored(keys, self.pool.rotation), self._as_stored(values)
             rows = iter(zip(keys, values, strict=True))
@@ -70,8 +71,8 @@ class World:
         return batch
 
     def _as_stored(self, vectors: Tensor, rotation: Rotation | None = None) -> Tensor:
-        """`vectors` [n, HEAD_DIM] after the loss of precision that the pool's format means."""
-        basis = torch.eye(HEAD_DIM) if rotation is None else rotation(torch.eye(HEAD_DIM))
+        """`vectors` [n, head_dim] after the loss of precision that the pool's format means."""
+        basis = torch.eye(self.head_dim) if rotation is None else rotation(torch.eye(self.head_dim))
         return self.pool.format.decode(self.pool.format.encode(vectors @ basis)) @ basis.T
 
     def truncate(self, slot: int, kept: list[int]) -> None:
@@ -93,7 +94,7 @@ class World:
                     rows = self.rows[slot][layer * self.kv_heads + head // self.group]
                     seen = rows[: len(rows) - count + i + 1]
                     keys, values = (torch.stack(part).double() for part in zip(*seen, strict=True))
-                    weights = (keys @ queries[token, head].double() * HEAD_DIM**-0.5).softmax(0)
+                    weights = (keys @ queries[token, head].double() * self.head_dim**-0.5).softmax(0)
                     output[token, head] = weights @ values
                 token += 1
         return output

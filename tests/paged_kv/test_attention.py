@@ -27,7 +27,7 @@ def assert_matches(
 ) -> None:
     batch = world.append(counts)
     for layer in range(world.num_layers):
-        queries = world.normal(sum(counts.values()), world.kv_heads * world.group, HEAD_DIM)
+        queries = world.normal(sum(counts.values()), world.kv_heads * world.group, world.head_dim)
         got = backend.attend(world.pool, layer, queries, batch)
         assert got.dtype == torch.float32
         torch.testing.assert_close(got, world.naive_attention(layer, queries, counts), rtol=TOLERANCE, atol=TOLERANCE)
@@ -41,6 +41,34 @@ def test_mixed_batches(backend: AttentionBackend, page_format: str, page_size: i
     for counts in ({0: 5, 1: 1}, {0: 1, 1: 3, 2: 9}, {0: 1, 1: 1, 2: 1}, {2: 1}):
         assert_matches(backend, world, counts)
         world.check_integrity()
+
+
+@pytest.mark.parametrize(
+    ("page_format", "head_dim"),
+    [("float32", size) for size in (16, 48, 64, 80, 128)] + [("int4", size) for size in (32, 64, 96, 128)],
+)
+def test_widths_of_rows(backend: AttentionBackend, page_format: str, head_dim: int) -> None:
+    world = World(num_layers=1, kv_heads=2, group=3, head_dim=head_dim, page_format=page_format)
+    assert_matches(backend, world, {0: 70, 1: 1})
+    assert_matches(backend, world, {0: 1, 1: 3})
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_query_gets_the_same_bits_in_any_chunk(variant: str) -> None:
+    """Also where its lane is shared between tasks, and where it stands in a tile of many."""
+    backend, results = CpuBackend(variant), []
+    for chunks in ([700], [1] * 3 + [500, 197], [650, 7, 43]):
+        world = World(num_layers=1, kv_heads=1, group=3, page_size=16, num_pages=100, head_dim=64, seed=9)
+        keys, values, queries = world.normal(700, 1, 64), world.normal(700, 1, 64), world.normal(700, 3, 64)
+        outputs = []
+        for count in chunks:
+            done = sum(output.shape[0] for output in outputs)
+            part = slice(done, done + count)
+            batch = world.append({0: count})
+            world.pool.write(batch.new_slots[:, 0], keys[part, 0], values[part, 0])
+            outputs.append(backend.attend(world.pool, 0, queries[part], batch))
+        results.append(torch.cat(outputs))
+    assert all(torch.equal(result, results[0]) for result in results)
 
 
 def test_lanes_of_very_different_lengths(backend: AttentionBackend) -> None:
