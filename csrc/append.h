@@ -1,13 +1,12 @@
 // New tokens enter the pool: RoPE (Su et al., arXiv 2104.09864) on queries and keys, and rows stored in their format.
 #pragma once
 
-#include <omp.h>
-
 #include <vector>
 
 #include "calls.h"
 #include "rows.h"
 #include "simd.h"
+#include "threads.h"
 
 namespace SIMD_VARIANT {
 
@@ -32,8 +31,9 @@ class Append {
     void run() {
         const int64_t tokens = call_.starts[call_.sequences];
         with_row(call_.format, [&](auto row) {
-#pragma omp parallel for schedule(static) if (tokens > 4)
-            for (int64_t token = 0; token < tokens; token++) append<decltype(row)>(token);
+            parallel_ranges(tokens, 4, [&](int64_t begin, int64_t end) {
+                for (int64_t token = begin; token < end; token++) append<decltype(row)>(token);
+            });
         });
     }
 

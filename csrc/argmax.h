@@ -1,9 +1,8 @@
 // The best of each row of logits.
 #pragma once
 
-#include <omp.h>
-
 #include "simd.h"
+#include "threads.h"
 
 namespace SIMD_VARIANT {
 
@@ -21,8 +20,9 @@ inline int64_t index_of_largest(const float* x, int64_t n) {
 }
 
 inline void argmax(const float* x, int64_t rows, int64_t stride, int64_t n, int64_t* out) {
-#pragma omp parallel for schedule(static) if (rows > 1)
-    for (int64_t row = 0; row < rows; row++) out[row] = index_of_largest(x + row * stride, n);
+    parallel_ranges(rows, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) out[row] = index_of_largest(x + row * stride, n);
+    });
 }
 
 }  // namespace SIMD_VARIANT

@@ -3,18 +3,18 @@
 // BLOCK and parts of PART, counted from the lane's first row, and what other queries do never enters its sums.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <vector>
 
 #include "calls.h"
 #include "rows.h"
 #include "simd.h"
+#include "threads.h"
 
 namespace SIMD_VARIANT {
 
 constexpr int64_t BLOCK = 64;                   // rows whose keys and values stay in the first-level cache
+constexpr int64_t AHEAD_ROWS = 32;              // rows that are asked for before they are needed
 constexpr int64_t PART = 512;                   // rows that one task takes: long lanes are shared between threads
 constexpr int64_t TILE = 48;                    // query vectors that share a block
 constexpr int64_t WAVE_FLOATS = int64_t(8) << 20;  // weights kept at once for the observation
@@ -118,22 +118,21 @@ class Attention {
         const bool is_simple = tasks.size() == lanes.size();
         float* partials = partials_.data();
         float* scores = scores_.data();
-#pragma omp parallel
-        {
-            Scratch& scratch = Scratch::of_this_thread(std::max(TILE, call_.group), d_);
-#pragma omp for schedule(dynamic, 1)
-            for (size_t i = 0; i < tasks.size(); i++) {
+        parallel_ranges(tasks.size(), 1, [&](int64_t begin, int64_t end) {
+            Scratch& scratch = scratch_of_this_thread();
+            for (int64_t i = begin; i < end; i++) {
                 const Tile& tile = wave[tasks[i].tile];
                 attend(tile, tasks[i].part, partials, scores, scratch);
                 if (is_simple) finish(tile, partials, scores, scratch);
             }
-            if (!is_simple) {
-#pragma omp for schedule(dynamic, 1) nowait
-                for (size_t i = 0; i < lanes.size(); i++) {
-                    for (int tile : lanes[i]) finish(wave[tile], partials, scores, scratch);
-                }
+        });
+        if (is_simple) return;
+        parallel_ranges(lanes.size(), 1, [&](int64_t begin, int64_t end) {
+            Scratch& scratch = scratch_of_this_thread();
+            for (int64_t i = begin; i < end; i++) {
+                for (int tile : lanes[i]) finish(wave[tile], partials, scores, scratch);
             }
-        }
+        });
     }
 
     // What one thread works in; kept from call to call, since fresh memory costs more than what is done with it.
@@ -141,17 +140,18 @@ class Attention {
         std::vector<float> queries, sums, tops, totals, scores, keys, values, weights;
         const float* key_rows[BLOCK];
         const float* value_rows[BLOCK];
-
-        static Scratch& of_this_thread(int64_t vectors, int64_t d) {
-            static thread_local Scratch scratch;
-            for (auto* buffer : {&scratch.queries, &scratch.sums}) grow(*buffer, vectors * d);
-            for (auto* buffer : {&scratch.keys, &scratch.values}) grow(*buffer, BLOCK * d);
-            grow(scratch.tops, vectors);
-            grow(scratch.totals, vectors * W);
-            grow(scratch.scores, vectors * BLOCK);
-            return scratch;
-        }
     };
+
+    Scratch& scratch_of_this_thread() const {
+        static thread_local Scratch scratch;
+        const int64_t vectors = std::max(TILE, call_.group);
+        for (auto* buffer : {&scratch.queries, &scratch.sums}) grow(*buffer, vectors * d_);
+        for (auto* buffer : {&scratch.keys, &scratch.values}) grow(*buffer, BLOCK * d_);
+        grow(scratch.tops, vectors);
+        grow(scratch.totals, vectors * W);
+        grow(scratch.scores, vectors * BLOCK);
+        return scratch;
+    }
 
     void attend(const Tile& tile, int64_t part, float* partials, float* scores, Scratch& scratch) {
         with_row(call_.format, [&](auto row) { attend_rows<decltype(row)>(tile, part, partials, scores, scratch); });
@@ -216,18 +216,18 @@ class Attention {
     // Point at the keys and values of `rows` rows from `block` on; what stands behind them is the last one again.
     template <class Row>
     void find_rows(const Tile& tile, int64_t block, int64_t rows, Scratch& scratch) const {
-        const int64_t* table = table_of(tile);
         const uint8_t* keys = (const uint8_t*)call_.keys;
         const uint8_t* values = (const uint8_t*)call_.values;
-        int64_t page = block / call_.page_size, offset = block % call_.page_size;
+        int64_t slots[BLOCK + AHEAD_ROWS];
+        const int64_t known = std::min(rows + AHEAD_ROWS, tile.rows() - block);
+        find_slots(tile, block, known, slots);
         for (int64_t r = 0; r < rows; r++) {
-            const int64_t slot = table[page] * call_.page_size + offset;
-            if (++offset == call_.page_size) {
-                page++;
-                offset = 0;
+            if (r + AHEAD_ROWS < known) {
+                prefetch(keys + slots[r + AHEAD_ROWS] * call_.key_bytes, call_.key_bytes);
+                prefetch(values + slots[r + AHEAD_ROWS] * call_.value_bytes, call_.value_bytes);
             }
-            const uint8_t* key = keys + slot * call_.key_bytes;
-            const uint8_t* value = values + slot * call_.value_bytes;
+            const uint8_t* key = keys + slots[r] * call_.key_bytes;
+            const uint8_t* value = values + slots[r] * call_.value_bytes;
             if constexpr (Row::is_plain) {
                 scratch.key_rows[r] = (const float*)key;
                 scratch.value_rows[r] = (const float*)value;
@@ -241,6 +241,19 @@ class Attention {
             }
         }
         for (int64_t r = rows; r < (rows + W - 1) / W * W; r++) scratch.key_rows[r] = scratch.key_rows[rows - 1];
+    }
+
+    // Where `count` rows of a tile's lane lie, from `row` on.
+    void find_slots(const Tile& tile, int64_t row, int64_t count, int64_t* slots) const {
+        const int64_t* table = table_of(tile);
+        int64_t page = row / call_.page_size, offset = row % call_.page_size;
+        for (int64_t r = 0; r < count; r++) {
+            slots[r] = table[page] * call_.page_size + offset;
+            if (++offset == call_.page_size) {
+                page++;
+                offset = 0;
+            }
+        }
     }
 
     // scores[r] = query . keys[r]

@@ -8,7 +8,7 @@ from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch  # comes first, and with it the OpenMP threads that the kernels share
+import torch  # comes first, and with it the OpenMP library, whose number of threads the kernels follow
 from torch import Tensor
 
 Address = ctypes.c_void_p
@@ -55,7 +55,7 @@ class Kernels:
     """The kernels of one instruction set: "amx", "avx512", "avx2" or "portable"; by default the best that runs here.
 
     Tensors must be contiguous, on the CPU, and of the shape and dtype that a method states; only the first is checked.
-    They compute in torch's own threads. Raises KernelsMissing.
+    They compute in as many threads as torch does, and may be called from several. Raises KernelsMissing.
     """
 
     def __init__(self, variant: str | None = None) -> None:

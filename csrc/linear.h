@@ -3,20 +3,20 @@
 // threads, so a row's result is the same bits alone or in any batch.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "calls.h"
 #include "simd.h"
+#include "threads.h"
 
 namespace SIMD_VARIANT {
 
 constexpr int64_t GROUP = 32;  // numbers along K that share a scale
 constexpr int64_t LANES = 16;  // outputs of a tile
 constexpr int64_t QUADS = GROUP / 4;
+constexpr int64_t AHEAD = 4096;  // bytes from which weights are asked for in advance
 
 // A tile holds LANES outputs; for each of its groups along K it has LANES scales in float16, then
 //   4 bits: LANES minima in float16 and 4 blocks of 64 bytes; block b has numbers 8b .. 8b + 3 of each output in its low
@@ -291,6 +291,7 @@ inline const uint8_t* unpacked(const uint8_t* group, int64_t groups) {
     static thread_local std::vector<uint8_t> buffer;
     if (int64_t(buffer.size()) < groups * QUADS * 64) buffer.resize(groups * QUADS * 64);
     for (int64_t g = 0; g < groups; g++, group += group_bytes(BITS)) {
+        prefetch(group + AHEAD, group_bytes(BITS));
         __m512i w[QUADS];
         unpack<BITS>(group, w);
         for (int b = 0; b < QUADS; b++) _mm512_storeu_si512(buffer.data() + (g * QUADS + b) * 64, w[b]);
@@ -326,6 +327,7 @@ inline void add_groups(const uint8_t* group, const uint8_t* codes, const Activat
 
 // So few rows are quantised faster by one thread than two threads can meet.
 constexpr int64_t FEW_ROWS = 4;
+constexpr int64_t RANGES = 8;  // that the outputs are shared in
 
 class Linear {
   public:
@@ -335,21 +337,15 @@ class Linear {
         static thread_local Activations of_caller;
         Activations& x = of_caller;
         x.resize(call_.rows, call_.k);
-        const bool is_small = call_.rows <= FEW_ROWS;
-        if (is_small) {
-            for (int64_t row = 0; row < call_.rows; row++) quantise(x, row);
-        }
-#pragma omp parallel
-        {
-            if (!is_small) {
-#pragma omp for schedule(static)
-                for (int64_t row = 0; row < call_.rows; row++) quantise(x, row);
-            }
+        parallel_ranges(call_.rows, FEW_ROWS, [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; row++) quantise(x, row);
+        });
+        const int64_t tiles = (call_.n + LANES - 1) / LANES;
+        parallel_ranges(tiles, std::max<int64_t>(1, tiles / RANGES), [&](int64_t begin, int64_t end) {
 #if defined(__AMX_INT8__)
             if (call_.rows >= BLOCK_ROWS) _tile_loadconfig(&tile_config);
 #endif
-#pragma omp for schedule(static) nowait
-            for (int64_t tile = 0; tile < (call_.n + LANES - 1) / LANES; tile++) {
+            for (int64_t tile = begin; tile < end; tile++) {
                 if (call_.bits == 4) {
                     run_tile<4>(x, tile);
                 } else {
@@ -359,7 +355,7 @@ class Linear {
 #if defined(__AMX_INT8__)
             if (call_.rows >= BLOCK_ROWS) _tile_release();
 #endif
-        }
+        });
     }
 
   private:
@@ -412,6 +408,7 @@ class Linear {
         const ActivationGroup* groups = x.block(row / BLOCK_ROWS);
         Sums held[N] = {};
         for (int64_t g = 0; g < x.groups(); g++, group += group_bytes(BITS)) {
+            if (row == 0) prefetch(group + AHEAD, group_bytes(BITS));
             add_group<BITS, N>(group, groups[g], row % BLOCK_ROWS, held);
         }
         for (int r = 0; r < N; r++) put(held[r], row + r, tile * LANES);

@@ -1,6 +1,6 @@
 #include "packing.h"
 
-#include <omp.h>
+#include "threads.h"
 
 #include <algorithm>
 #include <atomic>
@@ -58,9 +58,8 @@ bool pack_exactly(const float* weights, int64_t n, int64_t k, uint8_t* out) {
     const int64_t groups = k / GROUP;
     std::memset(out, 0, packed_bytes(n, k, 4));
     std::atomic<bool> fits{true};
-#pragma omp parallel for schedule(static)
-    for (int64_t tile = 0; tile < (n + LANES - 1) / LANES; tile++) {
-        for (int64_t row = tile * LANES; row < std::min(n, (tile + 1) * LANES); row++) {
+    parallel_ranges(n, LANES, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
             for (int64_t g = 0; g < groups && fits.load(std::memory_order_relaxed); g++) {
                 const float* x = weights + row * k + g * GROUP;
                 float least, step;
@@ -78,16 +77,15 @@ bool pack_exactly(const float* weights, int64_t n, int64_t k, uint8_t* out) {
                 }
             }
         }
-    }
+    });
     return fits;
 }
 
 void pack_rounded(const float* weights, int64_t n, int64_t k, uint8_t* out) {
     const int64_t groups = k / GROUP;
     std::memset(out, 0, packed_bytes(n, k, 8));
-#pragma omp parallel for schedule(static)
-    for (int64_t tile = 0; tile < (n + LANES - 1) / LANES; tile++) {
-        for (int64_t row = tile * LANES; row < std::min(n, (tile + 1) * LANES); row++) {
+    parallel_ranges(n, LANES, [&](int64_t begin, int64_t end) {
+        for (int64_t row = begin; row < end; row++) {
             for (int64_t g = 0; g < groups; g++) {
                 const float* x = weights + row * k + g * GROUP;
                 float top = 0.0f;
@@ -102,5 +100,5 @@ void pack_rounded(const float* weights, int64_t n, int64_t k, uint8_t* out) {
                 }
             }
         }
-    }
+    });
 }

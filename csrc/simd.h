@@ -224,10 +224,9 @@ inline F sums(const F (&rows)[W]) {
 
 #endif
 
-// 0, 1, 2, ...
-inline F iota() {
-    static const float numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    return load(numbers);
+// Ask for memory that will be read soon; it need not be mapped.
+inline void prefetch(const void* p, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char*)p + i);
 }
 
 // e^x for x <= 0, within 2 units in the last place; 0 below -87, where float32 runs out of normal numbers.
