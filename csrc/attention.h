@@ -290,27 +290,26 @@ class Attention {
     }
 
     void add_values(Scratch& scratch, int64_t first, int64_t last, int64_t rows) const {
-        for (int64_t v = first; v < last; v += QUERIES) {
-            float* sums = scratch.sums.data() + v * d_;
-            const float* weights = scratch.scores.data() + v * BLOCK;
-            for (int64_t k = 0; k < d_; k += CHUNKS * W) {
-                const int64_t chunks = std::min<int64_t>(CHUNKS, (d_ - k) / W);
-                if (last - v >= QUERIES && chunks == CHUNKS) {
-                    add_block<QUERIES, CHUNKS>(sums + k, weights, scratch.value_rows, k, rows);
-                    continue;
-                }
-                for (int64_t i = 0; i < std::min<int64_t>(QUERIES, last - v); i++) {
-                    if (chunks == CHUNKS) {
-                        add_block<1, CHUNKS>(sums + i * d_ + k, weights + i * BLOCK, scratch.value_rows, k, rows);
-                    } else {
-                        for (int64_t j = 0; j < chunks; j++) {
-                            add_block<1, 1>(sums + i * d_ + k + j * W, weights + i * BLOCK, scratch.value_rows, k + j * W,
-                                            rows);
-                        }
-                    }
-                }
-            }
+        int64_t v = first;
+        for (; v + QUERIES <= last; v += QUERIES) add_to<QUERIES>(scratch, v, rows);
+        if (v + 3 <= last) {
+            add_to<3>(scratch, v, rows);
+            v += 3;
         }
+        if (v + 2 <= last) {
+            add_to<2>(scratch, v, rows);
+            v += 2;
+        }
+        if (v < last) add_to<1>(scratch, v, rows);
+    }
+
+    template <int N>
+    void add_to(Scratch& scratch, int64_t v, int64_t rows) const {
+        float* sums = scratch.sums.data() + v * d_;
+        const float* weights = scratch.scores.data() + v * BLOCK;
+        int64_t k = 0;
+        for (; k + CHUNKS * W <= d_; k += CHUNKS * W) add_block<N, CHUNKS>(sums + k, weights, scratch.value_rows, k, rows);
+        for (; k < d_; k += W) add_block<N, 1>(sums + k, weights, scratch.value_rows, k, rows);
     }
 
     template <int N, int C>

@@ -9,16 +9,27 @@
 namespace SIMD_VARIANT {
 
 inline float half_to_float(const void* p) {
+#if defined(__F16C__)  // the compiler would call a function for _Float16
+    uint16_t x;
+    std::memcpy(&x, p, 2);
+    return _cvtsh_ss(x);
+#else
     _Float16 x;
     std::memcpy(&x, p, 2);
     return float(x);
+#endif
 }
 
 // Rounds to float16, stores that, and returns its value.
 inline float store_half(void* p, float x) {
-    const _Float16 half = _Float16(x < -65504.0f ? -65504.0f : x > 65504.0f ? 65504.0f : x);
+    const float limited = x < -65504.0f ? -65504.0f : x > 65504.0f ? 65504.0f : x;
+#if defined(__F16C__)
+    const uint16_t half = _cvtss_sh(limited, _MM_FROUND_TO_NEAREST_INT);
+#else
+    const _Float16 half = _Float16(limited);
+#endif
     std::memcpy(p, &half, 2);
-    return float(half);
+    return half_to_float(p);
 }
 
 // Blocks of this many numbers are rotated together: 64, or the largest power of two below that divides n.
