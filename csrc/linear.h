@@ -46,9 +46,11 @@ struct ActivationGroup {
             total = total + code;
             store_bytes(codes[row] + i, code);
         }
-        scales[row] = amax / 127.0f;
-        sums[row] = scales[row] * sum(total);
-        offsets[row] = -128 * int32_t(sum(total));
+        const float codes_sum = sum(total);
+        const bool is_number = codes_sum == codes_sum;  // else NaN must come out, too
+        scales[row] = is_number ? amax / 127.0f : codes_sum;
+        sums[row] = scales[row] * codes_sum;
+        offsets[row] = is_number ? -128 * int32_t(codes_sum) : 0;
     }
 };
 

@@ -8,9 +8,10 @@
 // done. `threads`: how many may take part, the caller among them.
 void share_ranges(int64_t count, int64_t chunk, int64_t threads, void (*function)(void*, int64_t, int64_t), void* context);
 
-// The same for a callable, with as many threads as torch uses.
+// How many threads torch computes with.
 int64_t torch_threads();
 
+// share_ranges for a callable, with as many threads as torch has.
 template <class Function>
 inline void parallel_ranges(int64_t count, int64_t chunk, Function&& function) {
     share_ranges(

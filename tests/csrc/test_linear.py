@@ -129,3 +129,16 @@ def test_bfloat16_comes_back_as_bfloat16(kernels: Kernels) -> None:
     out = layer(x.bfloat16())
     assert out.dtype == torch.bfloat16
     torch.testing.assert_close(out, layer(x.bfloat16().float()).bfloat16())
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_does_not_become_one(kernels: Kernels, bits: int, bad: float) -> None:
+    torch.manual_seed(6)
+    layer = Int8Linear(on_levels(32, 64) if bits == 4 else torch.randn(32, 64), kernels=kernels)
+    x = torch.randn(20, 64)
+    expected = layer(x)
+    x[3, 40] = bad
+    out = layer(x)
+    assert out[3].isnan().all()
+    assert torch.equal(out[[0, 1, 2, *range(4, 20)]], expected[[0, 1, 2, *range(4, 20)]])
