@@ -49,7 +49,7 @@ struct RotaryCall {
 
 // out = f(x) W^T + bias, of `rows` rows of x, [rows, k] or, if gated, [rows, 2 * k]; out [rows, n].
 struct LinearCall {
-    const uint8_t* weights;  // packed, see linear.h
+    const uint8_t* weights;  // packed, see tiles.h
     const float* bias;       // [n] or null
     const float* norm;       // [k] or null: f is the RMS norm with these weights
     int64_t n;

@@ -1,15 +1,15 @@
 #include "packing.h"
 
-#include "threads.h"
-
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
 
+#include "threads.h"
+#include "tiles.h"
+
 namespace {
 
-constexpr int64_t GROUP = 32, LANES = 16;
 constexpr float HALF_MAX = 65504.0f;
 
 float rounded_to_half(float x) { return float(_Float16(std::clamp(x, -HALF_MAX, HALF_MAX))); }
@@ -18,8 +18,6 @@ void put_half(uint8_t* at, float x) {
     const _Float16 half = _Float16(x);
     std::memcpy(at, &half, 2);
 }
-
-int64_t group_bytes(int64_t bits) { return bits == 4 ? 4 * LANES + 4 * 64 : 2 * LANES + 8 * 64; }
 
 uint8_t* group_at(uint8_t* out, int64_t row, int64_t g, int64_t groups, int64_t bits) {
     return out + (row / LANES * groups + g) * group_bytes(bits);

@@ -1,4 +1,4 @@
-// Float weights to the tiles of linear.h. Done once, at loading, so it is plain C++ and the same for every CPU.
+// Float weights to tiles, see tiles.h. Done once, at loading, so it is plain C++ and the same for every CPU.
 #pragma once
 
 #include <cstdint>
