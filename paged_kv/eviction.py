@@ -10,6 +10,7 @@ from torch import Tensor
 from paged_kv.batch import TableMirror
 from paged_kv.policy import LaneMode, Policy, ScoreView
 from paged_kv.pool import KVPool
+from paged_kv.smoothing import highest_nearby
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class EvictionDriver:
 
     The first `sinks` and the last `recent` rows of every lane survive whatever their score. `lanes`: who competes for
     the rows to keep; "uniform" gives every lane the same count, "layer" lets the lanes of a layer compete, "global"
-    all lanes of the sequence. Lane of layer l, KV head h: `l * kv_heads + h`.
+    all lanes of the sequence. Lane of layer l, KV head h: `l * kv_heads + h`. `pool` is odd: before lanes compete, a
+    row gets the highest score of so many rows around it; those that survive in any case lend theirs to nobody.
     """
 
     policy: Policy
@@ -26,6 +28,11 @@ class EvictionDriver:
     recent: int
     lanes: LaneMode
     kv_heads: int
+    pool: int = 1
+
+    def __post_init__(self) -> None:
+        if self.pool < 1 or self.pool % 2 == 0:
+            raise ValueError(f"pool is an odd number of rows, got {self.pool}")
 
     def compress(self, pool: KVPool, mirror: TableMirror, slot: int, keep_rows: int, seen: int) -> Tensor:
         """Leave the best `keep_rows` rows of `slot`, counted over all lanes; returns the rows left, int64 [lanes].
@@ -53,6 +60,7 @@ class EvictionDriver:
         protected = (view.rows < self.sinks) | (age < self.recent)
         ranked = torch.nan_to_num(scores.float(), nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
         ranked = ranked.masked_fill(protected, float("inf")).masked_fill(age < 0, float("-inf"))
+        ranked = highest_nearby(ranked, self.pool)
         # Lanes lie side by side by age, newest first, so that a stable sort breaks ties the same way in all of them.
         mirrored = age.clamp(min=0)  # the row of each age, as well as the age of each row
         by_age = ranked.gather(1, mirrored).masked_fill(age < 0, float("-inf"))

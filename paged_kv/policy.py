@@ -45,6 +45,7 @@ class PolicyDefaults:
     sinks: int = 4
     recent: int = 32
     lanes: LaneMode = "uniform"
+    pool: int = 1
     drop: float = 0.25
     ceiling: bool = False
     streaming: bool = False

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from paged_kv.plugins import names
-from server.engine_options import EngineOptions, parse_budget, parse_size
+from server.engine_options import EngineOptions, parse_budget, parse_pool, parse_size
 
 _ENVIRONMENT = "SCISSORSERVE_"
 
@@ -123,6 +123,12 @@ def _add_kv_flags(group: argparse._ArgumentGroup) -> None:
     add("--kv-sinks", type=_number(0), metavar="ROWS", help="first rows of a lane, never evicted (by policy)")
     add("--kv-window", type=_number(1), metavar="ROWS", help="last rows of a lane, never evicted (by policy)")
     add("--kv-lanes", choices=["uniform", "layer", "global"], help="lanes that compete for rows (by policy)")
+    add(
+        "--kv-pool",
+        type=_checked(parse_pool),
+        metavar="ROWS",
+        help="odd: a row gets the highest score of so many around it (by policy)",
+    )
     add("--debug-pages", action="store_true", help="fill freed pages with NaN, to find stray reads; slow")
 
 
@@ -172,6 +178,7 @@ def engine_options(parsed: argparse.Namespace) -> EngineOptions:
         kv_sinks=parsed.kv_sinks,
         kv_window=parsed.kv_window,
         kv_lanes=parsed.kv_lanes,
+        kv_pool=parsed.kv_pool,
         attention_backend=parsed.attention_backend,
         debug_pages=parsed.debug_pages,
     )

@@ -36,6 +36,7 @@ class EngineOptions:
     kv_sinks: int | None = None
     kv_window: int | None = None
     kv_lanes: Literal["uniform", "layer", "global"] | None = None
+    kv_pool: int | None = None
     attention_backend: str = "auto"
     debug_pages: bool = False
 
@@ -51,6 +52,13 @@ def parse_budget(text: str) -> float | int:
     if isinstance(budget, float) and 0.0 < budget <= 1.0:
         return budget
     raise ValueError(f"{text!r} is neither a share such as 0.2 nor rows per lane such as 512")
+
+
+def parse_pool(text: str) -> int:
+    """An odd number of rows. Raises ValueError."""
+    if text.isdecimal() and int(text) % 2:
+        return int(text)
+    raise ValueError(f"{text!r} is not an odd number of rows; 1 leaves scores as they are")
 
 
 def parse_size(text: str) -> int:

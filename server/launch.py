@@ -97,6 +97,7 @@ def _driver(options: EngineOptions, policy: Policy, model: ModelConfig) -> Evict
         recent=defaults.recent if options.kv_window is None else options.kv_window,
         lanes=options.kv_lanes or defaults.lanes,
         kv_heads=model.num_kv_heads,
+        pool=defaults.pool if options.kv_pool is None else options.kv_pool,
     )
 
 

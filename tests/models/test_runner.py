@@ -78,7 +78,7 @@ class Stack:
         pool = KVPool(settings["num_pages"], page_size, config.head_dim, pool_format, observation)
         pool.poison(torch.arange(1, settings["num_pages"]))
         drivers = {
-            name: EvictionDriver(each, SINKS, RECENT, each.defaults.lanes, config.num_kv_heads)
+            name: EvictionDriver(each, SINKS, RECENT, each.defaults.lanes, config.num_kv_heads, each.defaults.pool)
             for name, each in loaded.items()
         }
         self.runner = ModelRunner(

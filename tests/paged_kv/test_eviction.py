@@ -86,6 +86,47 @@ def test_who_competes(lanes: LaneMode, expected: list[int]) -> None:
     assert [len(rows) for rows in compress(world, driver, 8)] == expected
 
 
+@given(data=st.data())
+@settings(max_examples=60)
+def test_rows_get_the_highest_score_nearby(data: st.DataObject) -> None:
+    """Against the definition, row by row: neither protected rows nor what lies behind a lane's end lends its score."""
+    kept = data.draw(st.lists(st.integers(1, 20), min_size=2, max_size=2))
+    sinks, recent, pool = (
+        data.draw(st.integers(0, 3)),
+        data.draw(st.integers(0, 4)),
+        data.draw(st.sampled_from([3, 5, 9])),
+    )
+    scores = torch.rand(2, 20, generator=torch.Generator().manual_seed(data.draw(st.integers(0, 99))))
+    for lane, count in enumerate(kept):
+        scores[lane, count:] = 9.0
+        scores[lane, [*range(min(sinks, count)), *range(max(0, count - recent), count)]] = 9.0
+    keep = data.draw(st.integers(sinks + recent, 20))
+    driver = EvictionDriver(Given(scores), sinks, recent, "uniform", kv_heads=2, pool=pool)
+    found = compress(filled(kept), driver, 2 * keep)
+    for lane, count in enumerate(kept):
+        open_rows = range(sinks, max(sinks, count - recent))
+        best = {
+            row: max(float(scores[lane, near]) for near in open_rows if abs(near - row) <= pool // 2)
+            for row in open_rows
+        }
+        protected = set(range(count)) - set(open_rows)
+        others = sorted(best, key=lambda row: (best[row], row), reverse=True)[: max(0, keep - len(protected))]
+        assert found[lane] == sorted([*protected, *others])
+
+
+def test_a_row_kept_or_dropped_in_any_case_lends_nothing() -> None:
+    world = filled([8, 8])
+    scores = torch.tensor([[1.0, 2, 9, 4, float("inf"), 6, float("nan"), 0]]).repeat(2, 1)
+    driver = EvictionDriver(Given(scores), sinks=0, recent=0, lanes="uniform", kv_heads=2, pool=3)
+    assert compress(world, driver, 8) == [[1, 2, 3, 4]] * 2
+
+
+@pytest.mark.parametrize("pool", [-1, 0, 2])
+def test_a_pool_has_a_middle(pool: int) -> None:
+    with pytest.raises(ValueError, match="odd number of rows"):
+        EvictionDriver(load_policy("streaming"), 0, 0, "uniform", kv_heads=2, pool=pool)
+
+
 def test_nan_counts_as_the_lowest_score() -> None:
     world = filled([6, 6])
     scores = torch.tensor([[float("nan"), 1, 2, 3, 4, float("nan")], [float("nan")] * 6])

@@ -43,6 +43,8 @@ def test_the_model_may_come_from_anywhere(tmp_path: Path) -> None:
         (["--kv-budget", "half"], {}, "neither a share such as 0.2"),
         (["--kv-budget", "0"], {}, "neither a share such as 0.2"),
         (["--kv-cache-memory-bytes", "lots"], {}, "write it as 512MiB"),
+        (["--kv-pool", "4"], {}, "not an odd number of rows"),
+        (["--kv-pool", "-1"], {}, "not an odd number of rows"),
         (["--port", "70000"], {}, "from 0 to 65535"),
         (["--max-num-seqs", "-1"], {}, "of at least 1"),
         ([], {"SCISSORSERVE_PROT": "8000"}, "environment sets 'prot', which is no option"),
