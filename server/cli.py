@@ -14,13 +14,14 @@ import yaml
 
 from paged_kv.plugins import names
 from server.engine_options import EngineOptions, parse_budget, parse_pool, parse_size
+from server.parser import OneLineParser
 
 _ENVIRONMENT = "SCISSORSERVE_"
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> OneLineParser:
     """The parser of all flags; defaults that depend on model, machine or policy are None."""
-    parser = argparse.ArgumentParser(
+    parser = OneLineParser(
         prog="scissorserve",
         description="Serve a language model behind OpenAI's API, keeping in KV memory the tokens that matter.",
         epilog="Every flag can also stand in the --config file, or in a variable (--kv-budget is "
@@ -28,6 +29,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="folder, .gguf file or hub id (default: SmolLM2)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML or TOML file with flags as keys")
+    parser.add_argument("--check", action="store_true", help="print configuration and memory plan, and exit")
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     _add_http_flags(parser.add_argument_group("HTTP"))
     _add_engine_flags(parser.add_argument_group("engine"))
@@ -135,7 +137,7 @@ def _add_kv_flags(group: argparse._ArgumentGroup) -> None:
 def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> argparse.Namespace:
     """All options with every source applied. A mistake ends the process with one line that says what to change."""
     parser = build_parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse_all(arguments)
     variables = _from_environment(os.environ if environment is None else environment)
     layers = [_as_arguments(parser, variables, "environment")]
     if options.config is not None:
@@ -143,7 +145,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     merged = argparse.Namespace()
     for layer in [*layers, list(arguments)]:
         model = getattr(merged, "model", None)
-        merged = parser.parse_args(layer, merged)
+        merged = parser.parse_all(layer, merged)
         merged.model = merged.model or model  # an absent positional would reset it
     return merged
 
@@ -192,7 +194,7 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _read_file(parser: argparse.ArgumentParser, path: Path) -> Mapping[str, Any]:
+def _read_file(parser: OneLineParser, path: Path) -> Mapping[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
         content = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
@@ -203,7 +205,7 @@ def _read_file(parser: argparse.ArgumentParser, path: Path) -> Mapping[str, Any]
     return content
 
 
-def _as_arguments(parser: argparse.ArgumentParser, values: Mapping[str, Any], source: str) -> list[str]:
+def _as_arguments(parser: OneLineParser, values: Mapping[str, Any], source: str) -> list[str]:
     """Keys and values of a file or the environment as the arguments they stand for, MODEL first."""
     flags = {option for action in parser._actions for option in action.option_strings}
     arguments: list[str] = []
@@ -212,13 +214,17 @@ def _as_arguments(parser: argparse.ArgumentParser, values: Mapping[str, Any], so
         if flag == "--model":
             arguments.insert(0, str(value))
         elif flag not in flags or flag in ("--config", "--help"):
-            parser.error(f"{source} sets {key!r}, which is no option; see --help for those there are")
+            parser.error(
+                f"{source} sets {key!r}, which is no option{parser.resembling(flag) or '; see --help for all'}"
+            )
         elif isinstance(value, list):
             arguments += [flag, *map(str, value)]
         elif value is True:
             arguments.append(flag)
         elif value is not False:
             arguments += [flag, str(value)]
+        elif (negated := flag.replace("--", "--no-", 1)) in flags:
+            arguments.append(negated)
     return arguments
 
 

@@ -16,6 +16,7 @@ from models.source import model_display_name
 from scheduler.engine import compute_thread
 from scheduler.stats import Observers
 from server.app import create_app
+from server.check import report
 from server.cli import engine_options, own_version
 from server.file_limit import raise_file_limit
 from server.launch import Assembly, LaunchError, assemble
@@ -35,10 +36,20 @@ def run(options: Namespace) -> int:
         settings = _settings(options)
         executor = compute_thread()
         assembly = executor.submit(assemble, engine_options(options)).result()
+        if options.check:
+            return check(options, settings, assembly)
     except (LaunchError, ModelError, ValueError) as error:
         print(f"scissorserve: error: {error}", file=sys.stderr)
         return 2
     serve(options, settings, assembly, executor)
+    return 0
+
+
+def check(options: Namespace, settings: ServerSettings, assembly: Assembly) -> int:
+    """Print what would be served; returns the exit status. Raises LaunchError if it would not work for long."""
+    if problem := assembly.plan.problem():
+        raise LaunchError(problem)
+    print(report(options, settings, assembly), end="")
     return 0
 
 
@@ -55,6 +66,8 @@ def serve(options: Namespace, settings: ServerSettings, assembly: Assembly, exec
     logger.info("Serving %s at http://%s:%d/v1", settings.model_names[0], options.host, options.port)
     if not settings.api_keys and not is_loopback(options.host):
         logger.warning("anyone who reaches %s can use this server: set --api-key, or bind to 127.0.0.1", options.host)
+    if problem := assembly.plan.problem():
+        logger.warning(problem)
     raise_file_limit()
     make_server(app, host=options.host, port=options.port, log_level=options.uvicorn_log_level).run()
     for line in profile.report():

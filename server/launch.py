@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,6 +30,7 @@ from scheduler.engine import AsyncEngine
 from scheduler.scheduler import Scheduler
 from scheduler.stats import EngineObserver
 from server.engine_options import EngineOptions, default_pool_bytes
+from server.memory_plan import MemoryPlan, memory_limit, plan_memory
 
 logger = logging.getLogger(__name__)
 
@@ -40,11 +41,16 @@ class LaunchError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """All that serving needs. `summary`: lines that tell an operator what will run."""
+    """All that serving needs. `options`: with the choices made that were left to the model or the machine.
+
+    `summary`: lines that tell an operator what will run.
+    """
 
     scheduler: Scheduler
     runner: ModelRunner
     tokenizer: Tokenizer
+    options: EngineOptions
+    plan: MemoryPlan
     summary: tuple[str, ...]
 
     def engine(self, observer: EngineObserver | None = None, executor: ThreadPoolExecutor | None = None) -> AsyncEngine:
@@ -61,7 +67,8 @@ def assemble(options: EngineOptions) -> Assembly:
     model = load_model(checkpoint, dtype, quantize=quantize)
     tokenizer = Tokenizer.from_folder(checkpoint.folder, _chat_template(options))
     backend = _backend(options, model.config)
-    pool = _pool(options, model.config, policies[options.kv_policy], backend)
+    options = _settled(options, model.config, backend, quantize=quantize)
+    pool = _pool(options, model.config, policies[options.kv_policy])
     config = _scheduler_config(options, model.config, checkpoint, pool, policies)
     mirror = TableMirror(options.max_num_seqs, model.config.num_layers, model.config.num_kv_heads, options.page_size)
     drivers = {name: _driver(options, policy, model.config) for name, policy in policies.items()}
@@ -69,7 +76,8 @@ def assemble(options: EngineOptions) -> Assembly:
     scheduler = Scheduler(config)
     computes = "8-bit weights and activations" if quantize else options.dtype.replace("auto", "float32")
     summary = (f"Linear layers: {computes}; attention: {backend}", *_summary(options, model.config, scheduler, pool))
-    return Assembly(scheduler, runner, tokenizer, summary)
+    plan = plan_memory(model, scheduler, _page_bytes(pool))
+    return Assembly(scheduler, runner, tokenizer, options, plan, summary)
 
 
 def offered_policies(default: str) -> Mapping[str, Policy]:
@@ -130,6 +138,21 @@ def _rules(options: EngineOptions, policy: Policy, model: ModelConfig) -> Evicti
     return EvictionRules(least, defaults.drop, defaults.ceiling, defaults.streaming)
 
 
+def _settled(options: EngineOptions, model: ModelConfig, backend: AttentionBackend, *, quantize: bool) -> EngineOptions:
+    """With the choices made that are left to model and machine; requests may change policies, so theirs stay open."""
+    rows = _row_format(options, model, backend) if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
+    return replace(
+        options,
+        cache_dir=options.cache_dir or default_cache_dir(),
+        dtype="bfloat16" if options.dtype == "bfloat16" else "float32",
+        quantization="int8" if quantize else "none",
+        max_model_len=options.max_model_len or model.max_position,
+        kv_cache_memory_bytes=options.kv_cache_memory_bytes or default_pool_bytes(),
+        kv_cache_dtype=rows,
+        attention_backend=type(backend).__module__.rpartition(".")[2],
+    )
+
+
 def _row_format(options: EngineOptions, model: ModelConfig, backend: AttentionBackend) -> str:
     if options.dtype == "bfloat16":
         return "bfloat16"
@@ -137,10 +160,8 @@ def _row_format(options: EngineOptions, model: ModelConfig, backend: AttentionBa
     return "int8" if fits and backend.reads_in_place else "float32"
 
 
-def _pool(options: EngineOptions, model: ModelConfig, policy: Policy, backend: AttentionBackend) -> KVPool:
+def _pool(options: EngineOptions, model: ModelConfig, policy: Policy) -> KVPool:
     name = options.kv_cache_dtype
-    if name == "auto":
-        name = _row_format(options, model, backend)
     try:
         page_format = load_format(name)
     except ValueError as error:
@@ -150,7 +171,7 @@ def _pool(options: EngineOptions, model: ModelConfig, policy: Policy, backend: A
             f"--kv-cache-dtype {name} needs a head_dim that is a multiple of {page_format.head_dim_step}, and this "
             f"model's is {model.head_dim}; choose float32 or bfloat16"
         )
-    memory = options.kv_cache_memory_bytes or default_pool_bytes()
+    memory = options.kv_cache_memory_bytes or 0
     page = KVPool.bytes_per_page(options.page_size, model.head_dim, page_format, policy.observation)
     least = 2 * model.num_lanes + 1
     if memory // page < least:
@@ -158,7 +179,13 @@ def _pool(options: EngineOptions, model: ModelConfig, policy: Policy, backend: A
             f"--kv-cache-memory-bytes {memory} holds {memory // page} pages of {page} bytes, but one sequence needs "
             f"{least}; give at least {least * page // 2**20 + 1}MiB"
         )
-    return KVPool(memory // page, options.page_size, model.head_dim, page_format, policy.observation)
+    try:
+        return KVPool(memory // page, options.page_size, model.head_dim, page_format, policy.observation)
+    except MemoryError as error:
+        raise LaunchError(
+            f"--kv-cache-memory-bytes {memory} is more than this machine gives to a process; it has "
+            f"{memory_limit() // 2**20}MiB in all"
+        ) from error
 
 
 def _scheduler_config(
@@ -193,9 +220,13 @@ def _scheduler_config(
         raise LaunchError(str(error)) from error
 
 
+def _page_bytes(pool: KVPool) -> int:
+    return pool.bytes_per_page(pool.page_size, pool.head_dim, pool.format, pool.observation)
+
+
 def _summary(options: EngineOptions, model: ModelConfig, scheduler: Scheduler, pool: KVPool) -> tuple[str, ...]:
     num_pages = pool.keys.shape[0]
-    page = pool.bytes_per_page(pool.page_size, model.head_dim, pool.format, pool.observation)
+    page = _page_bytes(pool)
     whole = scheduler.memory.allocator.num_usable // model.num_lanes * pool.page_size
     lines = [
         f"Model: {model.num_layers} layers, {model.num_heads} heads, {model.num_kv_heads} KV heads of "
