@@ -13,6 +13,7 @@ from typing import Protocol
 
 from scheduler.errors import EngineDead, EngineDraining, RequestRejected
 from scheduler.plan import StepPlan, StepResult
+from scheduler.progress import Progress
 from scheduler.request import GenerationRequest
 from scheduler.scheduler import Scheduler
 from scheduler.sequence import Sequence
@@ -45,7 +46,7 @@ class AsyncEngine:
 
     Every method is called on the event loop's thread and all scheduler state changes there; the executor sees frozen
     plans and returns frozen results. So there are no locks. `stall_seconds`: a step that takes longer counts as stuck.
-    `executor`: one thread, where steps run; the engine shuts it down.
+    `stop_seconds`: how long the end waits for one. `executor`: one thread, where steps run; the engine shuts it down.
     """
 
     def __init__(
@@ -56,22 +57,24 @@ class AsyncEngine:
         *,
         executor: ThreadPoolExecutor | None = None,
         stall_seconds: float = 120.0,
+        stop_seconds: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._scheduler = scheduler
         self._runner = runner
         self._observer = observer or NullObserver()
-        self._stall_seconds = stall_seconds
+        self._stop_seconds = stop_seconds
         self._clock = clock
+        self._progress = Progress(stall_seconds, clock)
         self._executor = executor or compute_thread()
         self._streams: dict[str, tuple[TokenStream, list[Sequence]]] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._step_began: float | None = None
         self._failures = 0
         self._draining = False
         self._death: str | None = None
+        self._died = asyncio.Event()
 
     @property
     def max_model_len(self) -> int:
@@ -87,14 +90,18 @@ class AsyncEngine:
         """Begin to run what is submitted."""
         self._idle.set()
         self._task = asyncio.create_task(self._run(), name="engine")
+        self._task.add_done_callback(lambda _: self._die("the engine's loop has ended"))
 
-    async def stop(self) -> None:
-        """End every stream with an error event and the loop with it. A step under way is waited for."""
+    async def stop(self) -> bool:
+        """End every stream with an error event and the loop with it; False if a step under way does not end in time."""
         self._die("the server was stopped")
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await asyncio.to_thread(self._executor.shutdown)
+        behind_the_step = self._executor.submit(lambda: None)
+        done, _ = await asyncio.wait([asyncio.wrap_future(behind_the_step)], timeout=self._stop_seconds)
+        self._executor.shutdown(wait=bool(done), cancel_futures=True)
+        return bool(done)
 
     def submit(self, request: GenerationRequest) -> TokenStream:
         """Queue `request`; use the stream as a context manager. Raises EngineError if the request is refused."""
@@ -104,7 +111,10 @@ class AsyncEngine:
             raise EngineDraining("the server is shutting down and takes no new requests")
         if request.request_id in self._streams:
             raise RequestRejected(f"request id {request.request_id!r} is in use", param="request_id")
+        was_idle = not self._scheduler.has_work
         sequences = self._scheduler.add(request)
+        if was_idle:
+            self._progress.work_came()
         stream = TokenStream(request.request_id, request.n, partial(self._end, request.request_id))
         self._streams[request.request_id] = (stream, sequences)
         self._idle.clear()
@@ -113,11 +123,13 @@ class AsyncEngine:
 
     def unhealthy_reason(self) -> str | None:
         """Why no request would make progress now; None if all is well."""
-        if self._death is not None:
-            return self._death
-        if self._step_began is not None and self._clock() - self._step_began > self._stall_seconds:
-            return f"a step has been running for more than {self._stall_seconds:.0f} s"
-        return None
+        return self._death or self._progress.obstacle(has_work=self._scheduler.has_work)
+
+    async def death(self) -> str:
+        """Wait until the engine has ended, for good; returns why."""
+        await self._died.wait()
+        assert self._death is not None
+        return self._death
 
     def begin_drain(self) -> None:
         """Take nothing new from now on; what is queued or running goes on."""
@@ -125,19 +137,26 @@ class AsyncEngine:
 
     async def drained(self, seconds: float) -> bool:
         """Wait until nothing is left, at most `seconds`; then end the rest with error events and return False."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
-                return True
+        if await self._idle_within(seconds):
+            return True
         for _, sequences in list(self._streams.values()):
             for sequence in sequences:
                 self._scheduler.end(sequence, "error", "the server shut down before the request was complete")
         self._deliver()
+        if not await self._idle_within(self._stop_seconds):
+            self._die("the server shut down in the middle of a step that does not end")
         return False
 
     def stats(self) -> EngineStats:
         """Gauges and totals now."""
         return self._scheduler.stats()
+
+    async def _idle_within(self, seconds: float) -> bool:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+                return True
+        return False
 
     async def _run(self) -> None:
         try:
@@ -166,9 +185,9 @@ class AsyncEngine:
 
     async def _execute(self, plan: StepPlan) -> StepResult | None:
         """The result, or None if the step failed, which ends the requests in it. Raises what fails too often."""
-        self._step_began = self._clock()
+        self._progress.step_began()
         try:
-            result = await asyncio.get_running_loop().run_in_executor(self._executor, self._runner.execute, plan)
+            result = await asyncio.get_running_loop().run_in_executor(self._executor, self._compute, plan)
         except Exception:
             failed = self._scheduler.fail("the engine failed in a step of this request; see the server's log")
             logger.exception("a step failed, which ends request(s) %s", ", ".join(sorted(failed)))
@@ -177,9 +196,13 @@ class AsyncEngine:
                 raise
             return None
         finally:
-            self._step_began = None
+            self._progress.step_ended()
         self._failures = 0
         return result
+
+    def _compute(self, plan: StepPlan) -> StepResult:
+        self._progress.computing()
+        return self._runner.execute(plan)
 
     def _deliver(self) -> None:
         for sequence, event in self._scheduler.take_events():
@@ -207,6 +230,7 @@ class AsyncEngine:
     def _die(self, reason: str) -> None:
         if self._death is None:
             self._death = reason
+            self._died.set()
             try:
                 self._scheduler.end_all(reason)
             except Exception:

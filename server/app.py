@@ -26,20 +26,22 @@ from server.serving.prompts import PromptReader
 from server.serving.response_store import ResponseStore
 from server.settings import ServerSettings
 from server.structured.compiler import GrammarCompiler
+from server.warm_up import warm_up
 
 
 def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, metrics: Metrics) -> FastAPI:
     """The app. It starts and stops `engine`; its `state.services` holds what the routes work with."""
 
     grammars = GrammarCompiler(tokenizer, engine.eos_token_ids)
+    lifecycle = Lifecycle(engine, partial(warm_up, engine, tokenizer) if settings.warm_up else None)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await engine.start()
+        await lifecycle.start()
         try:
             yield
         finally:
-            await engine.stop()
+            await lifecycle.stop()
             grammars.close()
 
     body_limit = Middleware(BodyLimit, max_bytes=settings.max_body_bytes, seconds=settings.body_seconds)
@@ -62,7 +64,7 @@ def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, m
         tokenizer=tokenizer,
         settings=settings,
         metrics=metrics,
-        lifecycle=Lifecycle(engine),
+        lifecycle=lifecycle,
         prompts=PromptReader(tokenizer, engine.max_model_len),
         grammars=grammars,
         responses=ResponseStore(),

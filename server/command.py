@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 import logging.config
+import os
 import sys
 import time
 from argparse import Namespace
@@ -41,8 +42,7 @@ def run(options: Namespace) -> int:
     except (LaunchError, ModelError, ValueError) as error:
         print(f"scissorserve: error: {error}", file=sys.stderr)
         return 2
-    serve(options, settings, assembly, executor)
-    return 0
+    return serve(options, settings, assembly, executor)
 
 
 def check(options: Namespace, settings: ServerSettings, assembly: Assembly) -> int:
@@ -53,8 +53,11 @@ def check(options: Namespace, settings: ServerSettings, assembly: Assembly) -> i
     return 0
 
 
-def serve(options: Namespace, settings: ServerSettings, assembly: Assembly, executor: ThreadPoolExecutor) -> None:
-    """Answer requests until a signal ends it; `executor` is the thread that assembled the parts."""
+def serve(options: Namespace, settings: ServerSettings, assembly: Assembly, executor: ThreadPoolExecutor) -> int:
+    """Answer requests until a signal ends it; returns the exit status.
+
+    `executor` is the thread that assembled the parts. A step of it that never ends ends the process right here.
+    """
     config = assembly.scheduler.config
     cache = {"block_size": str(config.page_size), "num_gpu_blocks": str(config.num_pages - 1)}
     metrics = Metrics(settings.model_names[0], config.max_model_len, cache)
@@ -69,9 +72,14 @@ def serve(options: Namespace, settings: ServerSettings, assembly: Assembly, exec
     if problem := assembly.plan.problem():
         logger.warning(problem)
     raise_file_limit()
-    make_server(app, host=options.host, port=options.port, log_level=options.uvicorn_log_level).run()
+    server = make_server(app, host=options.host, port=options.port, log_level=options.uvicorn_log_level)
+    server.run()
     for line in profile.report():
         logger.info(line)
+    if app.state.services.lifecycle.is_stuck:
+        logging.shutdown()
+        os._exit(server.exit_status)  # Python itself would wait for the thread
+    return server.exit_status
 
 
 def is_loopback(host: str) -> bool:
@@ -109,4 +117,5 @@ def _settings(options: Namespace) -> ServerSettings:
         pace=Pace(options.sse_keep_alive_interval, options.stream_stall_timeout),
         enable_auto_tool_choice=options.enable_auto_tool_choice,
         tool_call_parser=options.tool_call_parser,
+        warm_up=True,
     )

@@ -29,7 +29,7 @@ class NoProbes(logging.Filter):
         """See `logging.Filter`; an access record's arguments are client, method, path, HTTP version and status."""
         match record.args:
             case (_, _, str(path), _, int(status)):
-                return status >= 400 or path.split("?")[0] not in ("/health", "/metrics", "/ping")
+                return status >= 400 or path.split("?")[0] not in ("/health", "/ready", "/metrics", "/ping")
         return True
 
 

@@ -41,14 +41,17 @@ class Engine(Protocol):
     async def start(self) -> None:
         """Begin to run what is submitted."""
 
-    async def stop(self) -> None:
-        """End every stream with an error event, and the engine with it."""
+    async def stop(self) -> bool:
+        """End every stream with an error event, and the engine with it; False if a step does not end in time."""
 
     def submit(self, request: GenerationRequest) -> TokenStream:
         """Queue `request`. Raises `scheduler.errors.EngineError` if it is refused."""
 
     def unhealthy_reason(self) -> str | None:
         """Why no request would make progress now; None if all is well."""
+
+    async def death(self) -> str:
+        """Wait until the engine has ended, for good; returns why."""
 
     def begin_drain(self) -> None:
         """Take nothing new from now on."""

@@ -25,6 +25,7 @@ class ServerSettings:
     `body_seconds`: that a body may take to arrive. `pace`: how streams are sent.
     `enable_auto_tool_choice`: the model may choose to call tools; `tool_call_parser` reads how it writes calls.
     `seed`: makes the seeds of requests that bring none repeat from start to start; None draws them at random.
+    `warm_up`: the server is ready only after a request of its own.
     """
 
     model_names: tuple[str, ...]
@@ -42,6 +43,7 @@ class ServerSettings:
     pace: Pace = Pace()
     enable_auto_tool_choice: bool = False
     tool_call_parser: str | None = None
+    warm_up: bool = False
 
     def __post_init__(self) -> None:
         if not self.model_names or not all(self.model_names):

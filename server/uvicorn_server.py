@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from uvicorn.server import HANDLED_SIGNALS
 from server.errors import ApiError
 from server.lifecycle import Lifecycle
 from server.services import Services
+from server.watchdog import LoopWatchdog
 
 logger = logging.getLogger(__name__)
 
@@ -28,14 +30,34 @@ _FLUSH_SECONDS = 1  # for answers that are complete but not read yet
 class GracefulServer(uvicorn.Server):
     """Ends on SIGTERM or SIGINT once what runs is done, at the latest after `shutdown_timeout`; on a second one, now.
 
-    Until then it listens on, so that health checks and newcomers hear 503 instead of nothing.
+    Until then it listens on, so that health checks and newcomers hear 503 instead of nothing. If the engine dies it
+    ends, too: `exit_status` is then 1, so that whoever started it starts it again.
     """
 
     def __init__(self, config: uvicorn.Config, lifecycle: Lifecycle, shutdown_timeout: float) -> None:
         super().__init__(config)
+        self.exit_status = 0
+        self._watchdog = LoopWatchdog()
+        self._obituary: asyncio.Task[None] | None = None
         self._lifecycle = lifecycle
         self._shutdown_timeout = shutdown_timeout
         self._drain: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Uvicorn's hook."""
+        await super().startup(sockets)
+        self._watchdog.start()
+        self._obituary = asyncio.create_task(self._exit_when_dead(), name="obituary")
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Uvicorn's hook."""
+        if self._obituary is not None:
+            self._obituary.cancel()
+        await super().shutdown(sockets)
+        self._watchdog.stop()
+        if self._lifecycle.is_stuck:
+            logger.critical("a step does not end; it is given up")
+            self.exit_status = 1
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -67,6 +89,12 @@ class GracefulServer(uvicorn.Server):
     async def _exit_when_drained(self, seconds: float) -> None:
         if not await self._lifecycle.drained(seconds):
             logger.warning("some requests were not complete and ended with an error")
+        self.should_exit = True
+
+    async def _exit_when_dead(self) -> None:
+        reason = await self._lifecycle.death()
+        logger.critical("ending with status 1, to be started anew: %s", reason)
+        self.exit_status = 1
         self.should_exit = True
 
 

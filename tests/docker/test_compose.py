@@ -126,7 +126,7 @@ def test_the_health_check_follows_the_answer(image: dict[str, str], status: int,
     command = json.loads(image["HEALTHCHECK"].partition(" CMD ")[2])
     with answering(status) as (port, paths):
         assert run_check(command, port) == exit_status
-    assert paths == ["/health"]
+    assert paths == ["/ready"]
 
 
 def test_the_health_check_fails_without_a_server(image: dict[str, str]) -> None:

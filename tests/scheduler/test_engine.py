@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -38,18 +42,22 @@ class Gate:
         return result
 
 
-def drive(test: Callable[[AsyncEngine, Gate], Awaitable[None]], **changes: object) -> None:
+def drive(
+    test: Callable[[AsyncEngine, Gate], Awaitable[None]],
+    clock: Callable[[], float] = time.monotonic,
+    **changes: object,
+) -> None:
     """Run `test` with an engine, and check afterwards that every page came back."""
 
     async def main() -> None:
         gate = Gate()
-        engine = AsyncEngine(Scheduler(config(**changes)), gate)
+        engine = AsyncEngine(Scheduler(config(**changes)), gate, clock=clock)
         await engine.start()
         try:
             await asyncio.wait_for(test(engine, gate), 20)
         finally:
             gate.open.set()
-            await engine.stop()
+            assert await engine.stop()
         stats = engine.stats()
         assert (stats.num_running, stats.num_waiting) == (0, 0)
         assert stats.pages_free == stats.pages_total
@@ -248,14 +256,33 @@ def test_a_drain_that_runs_out_of_time_ends_streams_with_an_error() -> None:
         stream = engine.submit(request("a", 5, 40))
         waiting = engine.submit(request("b", 5, 40))
         engine.begin_drain()
-        assert not await engine.drained(0.05)
+        drain = asyncio.create_task(engine.drained(0.05))
+        ended = await read(waiting)
         gate.open.set()
-        for events in (await read(waiting), await read(stream)):
+        assert not await drain
+        for events in (ended, await read(stream)):
             assert [event.finish.error for event in events if event.finish] == [
                 "the server shut down before the request was complete"
             ]
 
     drive(test, max_num_seqs=1)
+
+
+def test_a_drain_does_not_wait_for_a_step_that_never_ends() -> None:
+    async def main() -> None:
+        gate = Gate()
+        gate.open.clear()
+        engine = AsyncEngine(Scheduler(config()), gate, stop_seconds=0.05)
+        await engine.start()
+        stream = engine.submit(request("a", 5, 40))
+        await asyncio.to_thread(gate.entered.wait, 5)
+        engine.begin_drain()
+        assert not await engine.drained(0)
+        assert endings(await read(stream)) == ["error"]
+        gate.open.set()
+        await engine.stop()
+
+    asyncio.run(main())
 
 
 def test_stopping_ends_streams_even_in_mid_step() -> None:
@@ -274,19 +301,118 @@ def test_stopping_ends_streams_even_in_mid_step() -> None:
     asyncio.run(main())
 
 
+class Clock:
+    """Tells the time it is set to."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def test_a_stuck_step_makes_the_engine_unhealthy_until_it_moves() -> None:
+    clock = Clock()
+
     async def test(engine: AsyncEngine, gate: Gate) -> None:
-        engine._stall_seconds = 0.05
+        clock.now += 1000
+        assert engine.unhealthy_reason() is None, "an idle engine is well, however long it is idle"
         gate.open.clear()
         stream = engine.submit(request("a", 5, 2))
         await asyncio.to_thread(gate.entered.wait, 5)
-        await asyncio.sleep(0.1)
-        assert "step has been running" in (engine.unhealthy_reason() or "")
+        clock.now += 119
+        assert engine.unhealthy_reason() is None
+        clock.now += 2
+        assert engine.unhealthy_reason() == "a step has been running for more than 120 s"
         gate.open.set()
         await read(stream)
         assert engine.unhealthy_reason() is None
 
+    drive(test, clock=clock)
+
+
+def test_requests_for_which_no_step_begins_make_the_engine_unhealthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Scheduler, "plan", lambda _: None)
+            clock.now += 1000
+            stream = engine.submit(request("a", 5, 2))
+            await asyncio.sleep(0)
+            assert engine.unhealthy_reason() is None
+            clock.now += 121
+            assert engine.unhealthy_reason() == "requests wait, but no step has begun for more than 120 s"
+        await give_up(stream)
+        assert engine.unhealthy_reason() is None
+
+    drive(test, clock=clock)
+
+
+async def give_up(stream: TokenStream) -> None:
+    """Leave `stream` as a client does that gives up."""
+    async with stream:
+        pass
+
+
+class Mortal(ThreadPoolExecutor):
+    """Its thread dies with the first step, and nobody hears of it."""
+
+    def submit(self, work: Callable[..., object], /, *arguments: object, **options: object) -> Future[Any]:
+        if not arguments:  # no step
+            return super().submit(work)
+
+        def die() -> None:
+            with suppress(RuntimeError):
+                work(*arguments)
+
+        thread = threading.Thread(target=die)
+        thread.start()
+        thread.join()
+        return Future()
+
+
+def test_a_dead_compute_thread_makes_the_engine_unhealthy() -> None:
+    async def main() -> None:
+        gate = Gate()
+        gate.failures = 1
+        engine = AsyncEngine(Scheduler(config()), gate, executor=Mortal(1))
+        await engine.start()
+        stream = engine.submit(request("a", 5, 2))
+        await asyncio.to_thread(gate.entered.wait, 5)
+        assert engine.unhealthy_reason() == "the thread that computes has died"
+        await engine.stop()
+        assert endings(await read(stream)) == ["error"]
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_ends_by_itself_ends_the_engine_and_every_stream() -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        gate.open.clear()
+        stream = engine.submit(request("a", 5, 2))
+        await asyncio.to_thread(gate.entered.wait, 5)
+        assert engine._task is not None
+        engine._task.cancel()
+        assert await engine.death() == engine.unhealthy_reason() == "the engine's loop has ended"
+        assert endings(await read(stream)) == ["error"]
+
     drive(test)
+
+
+def test_a_step_that_never_ends_does_not_keep_the_engine_from_stopping() -> None:
+    async def main() -> None:
+        gate = Gate()
+        gate.open.clear()
+        engine = AsyncEngine(Scheduler(config()), gate, stop_seconds=0.05)
+        await engine.start()
+        stream = engine.submit(request("a", 5, 2))
+        await asyncio.to_thread(gate.entered.wait, 5)
+        assert not await engine.stop()
+        assert endings(await read(stream)) == ["error"]
+        gate.open.set()
+
+    asyncio.run(main())
 
 
 def test_a_refused_request_leaves_nothing_behind() -> None:

@@ -27,6 +27,7 @@ ROUTES = {
     "/metrics": "open",
     "/openapi.json": "key",
     "/ping": "key",
+    "/ready": "open",
     "/tokenize": "key",
     "/tokenizer_info": "key",
     "/v1/chat/completions": "key",
