@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from models.causal_lm import CausalLM
-from models.sampler import logprobs_of, sample
+from models.logprobs import logprob_of
+from models.sampler import foresee, sample
 from models.stopwatch import Stopwatch
 from paged_kv.backend import AttentionBackend
 from paged_kv.batch import PagedBatch, TableMirror
@@ -61,6 +62,7 @@ class ModelRunner:
         return StepResult(results, kept, watch.seconds)
 
     def _forward(self, work: Sequence[SequenceWork], watch: Stopwatch) -> tuple[WorkResult, ...]:
+        foresee([item.sample for item in work if item.sample is not None])
         for item in work:
             self._mirror.extend(item.slot, item.update, item.tokens.size)
         batch = self._mirror.batch(
@@ -103,8 +105,8 @@ class ModelRunner:
         scored: list[TokenLogprob] = []
         for start in range(0, item.targets.size, _SCORED_ROWS):
             targets = item.targets[start : start + _SCORED_ROWS].tolist()
-            logits = self._logits(hidden[start : start + len(targets)])
-            scored.extend(logprobs_of(logits, targets, item.num_top))
+            rows = self._logits(hidden[start : start + len(targets)]).cpu().numpy()
+            scored.extend(logprob_of(row, token, item.num_top) for row, token in zip(rows, targets, strict=True))
         return tuple(scored)
 
     def _logits(self, hidden: Tensor) -> Tensor:

@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
-Mask = npt.NDArray[np.bool_]
+from models.drawing import NEVER, Row
 
 
-def as_mask(words: npt.NDArray[np.int32]) -> Mask:
-    """Entry i of [32 * len(words)] is bit i % 32 of word i // 32."""
-    return np.unpackbits(words.view(np.uint8), bitorder="little").view(np.bool_)
-
-
-def apply_mask(row: Tensor, mask: Mask) -> Tensor:
-    """`row` float32 [vocab] with -inf wherever `mask` is false, or ends; neither is changed."""
-    allowed = np.zeros(row.numel(), dtype=np.bool_)
-    count = min(allowed.size, mask.size)
-    allowed[:count] = mask[:count]
-    if row.device.type == "cpu":  # without torch's threads, which would have to wait for each other once per row
-        return torch.from_numpy(np.where(allowed, row.numpy(), np.float32("-inf")))
-    return row.masked_fill(~torch.from_numpy(allowed).to(row.device), float("-inf"))
+def apply_mask(row: Row, words: npt.NDArray[np.int32]) -> Row:
+    """`row` [vocab] with -inf for each id whose bit is not set: bit i % 32 of word i // 32. Neither is changed."""
+    allowed = np.unpackbits(words.view(np.uint8), count=row.size, bitorder="little")  # missing words forbid
+    return np.where(allowed.view(np.bool_), row, np.float32(NEVER))

@@ -49,6 +49,9 @@ class ConstraintError(Exception):
 class Constraint(Protocol):
     """What one choice may say, token by token. The scheduler only carries it; the thread that samples asks it."""
 
+    def foresee(self, output: tuple[int, ...]) -> None:
+        """`allowed(output)` is the next call, and soon: it can be worked out in the background. Need not be called."""
+
     def allowed(self, output: tuple[int, ...]) -> npt.NDArray[np.int32]:
         """The ids that may follow `output`, all that the choice has said: bit i % 32 of word i // 32 is id i.
 

@@ -20,7 +20,7 @@ _REMEMBERED = 32
 
 
 class GrammarCompiler:
-    """Owns one thread, where grammars are compiled one after another, and the latest of them. For the event loop."""
+    """Owns the latest grammars, and two threads: one compiles, the other works masks out. For the event loop."""
 
     def __init__(self, tokenizer: Tokenizer, eos_token_ids: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -28,6 +28,7 @@ class GrammarCompiler:
         self._vocabulary: LLTokenizer | None = None
         self._known: OrderedDict[str, MatcherGrammar] = OrderedDict()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="grammar")
+        self._masks = ThreadPoolExecutor(max_workers=1, thread_name_prefix="masks")
 
     @property
     def num_remembered(self) -> int:
@@ -46,8 +47,9 @@ class GrammarCompiler:
         return grammar
 
     def close(self) -> None:
-        """Let the thread end. What is being compiled is not waited for."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        """Let the threads end, once no constraint is in use. What is being compiled is not waited for."""
+        for thread in (self._thread, self._masks):
+            thread.shutdown(wait=False, cancel_futures=True)
 
     def _compiled(self, form: Form) -> MatcherGrammar:
         if not self._eos_token_ids:
@@ -66,7 +68,7 @@ class GrammarCompiler:
             problem = "this is too complex"
         if problem:
             raise ApiError(f"{form.param}: {problem}", param=form.param, code="unsupported_grammar")
-        return MatcherGrammar(matcher)
+        return MatcherGrammar(matcher, self._masks)
 
 
 def _limits() -> LLParserLimits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Executor, Future
 
 import numpy as np
 import numpy.typing as npt
@@ -10,18 +11,33 @@ from llguidance import LLMatcher
 
 from scheduler.request import ConstraintError
 
+Words = npt.NDArray[np.int32]
+
 _MOST_SECONDS = 1.0  # for one mask; usual ones take some 50 microseconds
 
 
 class MatcherConstraint:
-    """One choice's `scheduler.request.Constraint`. Owns its matcher; one thread at a time calls it."""
+    """One choice's `scheduler.request.Constraint`. Owns its matcher; one thread at a time calls it.
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    `helper`: where masks are worked out that can be foreseen. llguidance holds no Python lock meanwhile.
+    """
+
+    def __init__(self, matcher: LLMatcher, helper: Executor) -> None:
         self._matcher = matcher
+        self._helper = helper
+        self._foreseen: Future[Words] | None = None
         self._num_consumed = 0
 
-    def allowed(self, output: tuple[int, ...]) -> npt.NDArray[np.int32]:
+    def foresee(self, output: tuple[int, ...]) -> None:
         """See `scheduler.request.Constraint`."""
+        self._foreseen = self._helper.submit(self._mask, output)
+
+    def allowed(self, output: tuple[int, ...]) -> Words:
+        """See `scheduler.request.Constraint`."""
+        foreseen, self._foreseen = self._foreseen, None
+        return self._mask(output) if foreseen is None else foreseen.result()
+
+    def _mask(self, output: tuple[int, ...]) -> Words:
         began = time.monotonic()
         if new := list(output[self._num_consumed :]):
             self._matcher.consume_tokens(new)
@@ -37,12 +53,13 @@ class MatcherConstraint:
 class MatcherGrammar:
     """A compiled `scheduler.request.Grammar`; its matcher is never advanced, only copied."""
 
-    def __init__(self, matcher: LLMatcher) -> None:
+    def __init__(self, matcher: LLMatcher, helper: Executor) -> None:
         self._matcher = matcher
+        self._helper = helper
 
     def begin(self) -> MatcherConstraint:
         """See `scheduler.request.Grammar`."""
-        return MatcherConstraint(self._matcher.deep_copy())
+        return MatcherConstraint(self._matcher.deep_copy(), self._helper)
 
 
 def problem_of(matcher: LLMatcher) -> str:

@@ -318,11 +318,16 @@ class Alternating:
 
     def __init__(self, first: int, second: int) -> None:
         self._pair = (first, second)
+        self._foreseen: tuple[int, ...] | None = None
 
     def begin(self) -> Alternating:
         return Alternating(*self._pair)
 
+    def foresee(self, output: tuple[int, ...]) -> None:
+        self._foreseen = output
+
     def allowed(self, output: tuple[int, ...]) -> npt.NDArray[np.int32]:
+        assert output == self._foreseen, "what the step will ask is known before its forward"
         assert output == (self._pair * (len(output) // 2 + 1))[: len(output)]
         words = np.zeros(VOCABULARY // 32 + 1, dtype=np.uint32)
         token = self._pair[len(output) % 2]

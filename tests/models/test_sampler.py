@@ -14,9 +14,11 @@ import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from torch import Tensor
 
-from models.sampler import adjusted, candidates, draw, logprobs_of, sample, uniform
+from models.adjustments import adjusted
+from models.drawing import Row, best_ids, candidates, draw, uniform
+from models.logprobs import logprob_of
+from models.sampler import sample
 from scheduler.plan import SampleOrder, WorkResult
 from scheduler.request import ConstraintError, SamplingParams
 
@@ -40,8 +42,16 @@ def _order(
     return SampleOrder(_params(**changes), choice, step, tuple(prompt), tuple(output), tuple(banned))
 
 
-def _random_logits(size: int, scale: float, seed: int = 0) -> Tensor:
-    return torch.from_numpy(np.random.default_rng(seed).normal(scale=scale, size=size)).float()
+def _random_logits(size: int, scale: float, seed: int = 0) -> Row:
+    return np.random.default_rng(seed).normal(scale=scale, size=size).astype(np.float32)
+
+
+def _row(logits: Sequence[float]) -> Row:
+    return np.array(logits, dtype=np.float32)
+
+
+def _sample(rows: Sequence[Row] | Row, orders: Sequence[SampleOrder]) -> list[WorkResult]:
+    return sample(torch.from_numpy(np.stack(rows)), orders)
 
 
 def _softmax(logits: Floats) -> Floats:
@@ -49,9 +59,9 @@ def _softmax(logits: Floats) -> Floats:
     return weights / weights.sum()
 
 
-def _filtered(logits: Tensor, params: SamplingParams) -> Floats:
+def _filtered(logits: Row, params: SamplingParams) -> Floats:
     """The distribution to draw from, filter by filter as their definitions say, [vocab]."""
-    scaled = logits.double().numpy() / params.temperature
+    scaled = logits.astype(np.float64) / params.temperature
     probabilities = _softmax(scaled)
     order = np.argsort(-probabilities)
     if params.top_k > 0:
@@ -71,11 +81,11 @@ def _nudged(params: SamplingParams, factor: float) -> SamplingParams:
     return replace(params, top_p=top_p, min_p=min(1.0, params.min_p * factor))
 
 
-def _distribution(logits: Tensor, params: SamplingParams) -> Floats:
+def _distribution(logits: Row, params: SamplingParams) -> Floats:
     """What our sampler draws from, [vocab]."""
-    tokens, weights = candidates(logits / params.temperature, params)
-    dense = np.zeros(logits.numel())
-    dense[slice(None) if tokens is None else tokens.numpy()] = weights.double().numpy()
+    tokens, weights = candidates(logits / np.float32(params.temperature), params)
+    dense = np.zeros(logits.size)
+    dense[slice(None) if tokens is None else tokens] = weights
     return dense / dense.sum()
 
 
@@ -155,28 +165,28 @@ def test_seeds_mean_the_same_in_every_version() -> None:
 def test_a_token_does_not_depend_on_its_batch(seed: int, choice: int, step: int, neighbours: int) -> None:
     order = _order(seed=seed, choice=choice, step=step, top_p=0.9, logprobs=2)
     logits = _random_logits(50, 2.0, seed=step)
-    alone = sample(logits[None], [order])[0]
+    alone = _sample([logits], [order])[0]
     others = [_random_logits(50, 5.0, seed=number) for number in range(neighbours)]
     orders = [
         _order(seed=number, temperature=0.5, output=(1, 2), frequency_penalty=1.0) for number in range(neighbours)
     ]
-    assert sample(torch.stack([*others, logits]), [*orders, order])[-1] == alone
+    assert _sample([*others, logits], [*orders, order])[-1] == alone
 
 
 def test_seed_choice_and_step_all_matter() -> None:
-    logits = torch.zeros(1000)
+    logits = _row([0.0] * 1000)
     orders = [_order(seed=seed, choice=choice, step=step) for seed in (0, 1) for choice in (0, 1) for step in (0, 1)]
     assert len({draw(logits, order) for order in orders}) == len(orders)
 
 
 @given(st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=300), st.floats(0, 9e-6))
 def test_greedy_takes_the_best_and_of_equals_the_first(logits: list[float], temperature: float) -> None:
-    assert draw(torch.tensor(logits), _order(temperature=temperature)) == logits.index(max(logits))
+    assert draw(_row(logits), _order(temperature=temperature)) == logits.index(max(logits))
 
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=40), st.integers(0, 99))
 def test_ties_share_evenly_or_are_cut_without_harm(logits: list[float], step: int) -> None:
-    row, ones = torch.tensor(logits), [token for token, logit in enumerate(logits) if logit == max(logits)]
+    row, ones = _row(logits), [token for token, logit in enumerate(logits) if logit == max(logits)]
     assert draw(row, _order(step=step, top_k=1)) in ones
     assert draw(row, _order(step=step, top_p=1e-9)) in ones
     assert draw(row, _order(step=step, min_p=1.0)) in ones
@@ -205,7 +215,7 @@ EXTREMES = {
 def test_extremes_give_tokens_that_are_possible(
     logits: list[float], temperature: float, filters: dict[str, float]
 ) -> None:
-    row = torch.tensor(logits)
+    row = _row(logits)
     possible = {token for token, logit in enumerate(logits) if logit > -INF}
     best = {token for token in possible if logits[token] == max(logits[token] for token in possible)}
     drawn = {draw(row, _order(temperature=temperature, step=step, **filters)) for step in range(20)}
@@ -214,13 +224,13 @@ def test_extremes_give_tokens_that_are_possible(
 
 @pytest.mark.parametrize("filters", [{"temperature": 0.0}, {}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}], ids=str)
 def test_a_row_without_any_number_gives_no_token(filters: dict[str, float]) -> None:
-    for row in (torch.full((5,), math.nan), torch.full((5,), -INF)):
+    for row in (_row([math.nan] * 5), _row([-INF] * 5)):
         assert draw(row, _order(**filters)) is None
 
 
-def _penalised(logits: Tensor, order: SampleOrder) -> Floats:
+def _penalised(logits: Row, order: SampleOrder) -> Floats:
     """Penalties and biases, written out token by token."""
-    params, result = order.params, logits.double().numpy().copy()
+    params, result = order.params, logits.astype(np.float64)
     for token in range(result.size):
         if token in order.prompt or token in order.output:
             penalty = params.repetition_penalty
@@ -247,9 +257,9 @@ ids = st.lists(st.integers(0, 11), max_size=20).map(tuple)
 )
 def test_penalties_and_biases_follow_their_formulas(**changes: Any) -> None:
     logits, order = _random_logits(12, 4.0), _order(**changes)
-    before = logits.clone()
-    np.testing.assert_allclose(adjusted(logits, order).numpy(), _penalised(logits, order), rtol=1e-4, atol=1e-4)
-    assert torch.equal(logits, before)
+    before = logits.copy()
+    np.testing.assert_allclose(adjusted(logits, order), _penalised(logits, order), rtol=1e-4, atol=1e-4)
+    assert np.array_equal(logits, before)
 
 
 @pytest.mark.parametrize(
@@ -265,20 +275,20 @@ def test_penalties_and_biases_follow_their_formulas(**changes: Any) -> None:
 )
 @pytest.mark.parametrize("temperature", [0.0, 0.02])
 def test_sampling_sees_penalties_biases_and_bans(changes: dict[str, Any], expected: int, temperature: float) -> None:
-    logits = torch.tensor([[0.0, 1.0, -1.0, 2.0]])
-    assert sample(logits, [_order(temperature=temperature, **changes)]) == [WorkResult(expected)]
+    logits = [_row([0.0, 1.0, -1.0, 2.0])]
+    assert _sample(logits, [_order(temperature=temperature, **changes)]) == [WorkResult(expected)]
 
 
 def test_banned_tokens_never_come_however_hot() -> None:
     order = _order(temperature=2.0, banned=(0, 2), logit_bias=((0, 100.0),))
-    assert {sample(torch.zeros(1, 4), [replace(order, step=step)])[0].token for step in range(50)} == {1, 3}
+    assert {_sample([_row([0.0] * 4)], [replace(order, step=step)])[0].token for step in range(50)} == {1, 3}
 
 
 def test_logprobs_are_of_the_model_itself() -> None:
     logits = _random_logits(30, 3.0)
-    expected = np.log(_softmax(logits.double().numpy()))
+    expected = np.log(_softmax(logits.astype(np.float64)))
     order = _order(temperature=0.3, top_k=2, banned=(int(logits.argmax()),), logit_bias=((4, 50.0),), logprobs=5)
-    (result,) = sample(logits[None], [order])
+    (result,) = _sample([logits], [order])
     token, logprob = result.token, result.logprob
     assert token == 4
     assert logprob is not None
@@ -289,23 +299,23 @@ def test_logprobs_are_of_the_model_itself() -> None:
     assert [value for _, value in logprob.top] == pytest.approx(expected[best], abs=1e-5)
 
 
-def test_logprobs_of_many_rows_and_more_alternatives_than_tokens() -> None:
-    logits = torch.stack([_random_logits(4, 2.0, seed) for seed in range(3)]) + 1e4
-    scored = logprobs_of(logits, [0, 3, 1], 9)
-    for row, token, logprob in zip(logits, [0, 3, 1], scored, strict=True):
-        expected = np.log(_softmax(row.double().numpy()))
+def test_more_alternatives_than_there_are_tokens() -> None:
+    for seed, token in enumerate([0, 3, 1]):
+        row = _random_logits(4, 2.0, seed) + np.float32(1e4)
+        logprob = logprob_of(row, token, 9)
+        expected = np.log(_softmax(row.astype(np.float64)))
         assert logprob.logprob == pytest.approx(expected[token], abs=2e-3)  # float32 has no more digits at 10,000
         assert sorted(alternative for alternative, _ in logprob.top) == [0, 1, 2, 3]
         assert math.fsum(math.exp(value) for _, value in logprob.top) == pytest.approx(1, abs=5e-3)
-    assert logprobs_of(logits, [0, 3, 1], 0)[1].top == ()
+        assert logprob_of(row, token, 0).top == ()
 
 
 @pytest.mark.parametrize(("number", "expected"), [(0.0, 1), (1 - 2**-53, 4), (0.5, 4), (0.4999, 1)])
 def test_no_random_number_draws_a_token_of_no_weight(
     number: float, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("models.sampler.uniform", lambda seed, choice, step: number)
-    assert draw(torch.tensor([-INF, 0.0, -INF, -INF, 0.0, -INF]), _order()) == expected
+    monkeypatch.setattr("models.drawing.uniform", lambda seed, choice, step: number)
+    assert draw(_row([-INF, 0.0, -INF, -INF, 0.0, -INF]), _order()) == expected
 
 
 class OnlyTokens:
@@ -316,12 +326,18 @@ class OnlyTokens:
         for token in tokens:
             self._words[token // 32] |= np.uint32(1 << token % 32)
 
+    def foresee(self, output: tuple[int, ...]) -> None:
+        pass
+
     def allowed(self, output: tuple[int, ...]) -> npt.NDArray[np.int32]:
         return self._words.view(np.int32)
 
 
 class Broken:
     """A constraint that gives up."""
+
+    def foresee(self, output: tuple[int, ...]) -> None:
+        pass
 
     def allowed(self, output: tuple[int, ...]) -> npt.NDArray[np.int32]:
         raise ConstraintError("too deep")
@@ -338,36 +354,36 @@ class Broken:
 )
 def test_nothing_but_the_allowed_tokens_comes(changes: dict[str, Any], expected: set[int], temperature: float) -> None:
     order = _order(temperature=temperature, **changes)
-    rows = torch.zeros(1, 50)
-    drawn = {sample(rows, [replace(order, step=step)])[0].token for step in range(40)}
+    rows = [_row([0.0] * 50)]
+    drawn = {_sample(rows, [replace(order, step=step)])[0].token for step in range(40)}
     assert drawn == expected or (temperature == 0 and drawn < expected)
 
 
 def test_a_constraint_beats_every_bias() -> None:
     order = _order(temperature=1.0, logit_bias=((0, 100.0),))
     order = replace(order, constraint=OnlyTokens(1, 33, num_words=2))
-    drawn = {sample(torch.zeros(1, 70), [replace(order, step=step)])[0].token for step in range(40)}
+    drawn = {_sample([_row([0.0] * 70)], [replace(order, step=step)])[0].token for step in range(40)}
     assert drawn == {1, 33}
 
 
 def test_a_bad_word_is_never_completed() -> None:
     bad = ((3,), (5, 6))
-    row = torch.tensor([[0.0, 1.0, 2.0, 9.0, 3.0, 4.0, 8.0]])
-    assert sample(row, [_order(temperature=0.0, bad_words=bad)])[0].token == 6
-    assert sample(row, [_order(temperature=0.0, bad_words=bad, output=(1, 5))])[0].token == 5
-    assert sample(row, [_order(temperature=0.0, bad_words=bad, output=(5, 1))])[0].token == 6
+    row = [_row([0.0, 1.0, 2.0, 9.0, 3.0, 4.0, 8.0])]
+    assert _sample(row, [_order(temperature=0.0, bad_words=bad)])[0].token == 6
+    assert _sample(row, [_order(temperature=0.0, bad_words=bad, output=(1, 5))])[0].token == 5
+    assert _sample(row, [_order(temperature=0.0, bad_words=bad, output=(5, 1))])[0].token == 6
 
 
 @pytest.mark.parametrize(
     "row",
-    [torch.full((4,), math.nan), torch.full((4,), -INF), torch.tensor([0.0, 1.0, math.nan, -INF])],
+    [[math.nan] * 4, [-INF] * 4, [0.0, 1.0, math.nan, -INF]],
     ids=["nan", "minus-infinity", "all-banned"],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_row_that_leaves_no_token_is_an_error_of_its_own(row: Tensor, temperature: float) -> None:
+def test_a_row_that_leaves_no_token_is_an_error_of_its_own(row: list[float], temperature: float) -> None:
     order = _order(temperature=temperature, banned=(0, 1))
     neighbour = _order(temperature=0.0)
-    broken, healthy = sample(torch.stack([row, torch.tensor([0.0, 3.0, 1.0, 2.0])]), [order, neighbour])
+    broken, healthy = _sample([_row(row), _row([0.0, 3.0, 1.0, 2.0])], [order, neighbour])
     assert broken.token is None
     assert broken.error is not None
     assert healthy == WorkResult(1)
@@ -375,12 +391,34 @@ def test_a_row_that_leaves_no_token_is_an_error_of_its_own(row: Tensor, temperat
 
 def test_a_constraint_that_gives_up_says_why_and_ends_nobody_else() -> None:
     order = replace(_order(temperature=0.0), constraint=Broken())
-    assert sample(torch.eye(2), [order, _order(temperature=0.0)]) == [WorkResult(error="too deep"), WorkResult(1)]
+    assert _sample(np.eye(2, dtype=np.float32), [order, _order(temperature=0.0)]) == [
+        WorkResult(error="too deep"),
+        WorkResult(1),
+    ]
 
 
 def test_alternatives_that_were_asked_for_replace_the_likeliest() -> None:
     logits = _random_logits(30, 3.0)
-    expected = np.log(_softmax(logits.double().numpy()))
-    (scored,) = logprobs_of(logits[None], [4], 2, (9, 0, 17))
+    expected = np.log(_softmax(logits.astype(np.float64)))
+    scored = logprob_of(logits, 4, 2, (9, 0, 17))
     assert {token for token, _ in scored.top} == {0, 9, 17}
     assert [value for _, value in scored.top] == pytest.approx(sorted(expected[[0, 9, 17]], reverse=True), abs=1e-5)
+
+
+def test_of_equals_the_first_are_the_best_and_what_is_banned_is_none() -> None:
+    row = _row([1.0, 3.0, -INF, 3.0, 3.0, 0.0, -INF])
+    assert [best_ids(row, count).tolist() for count in (0, 2, 4, 7)] == [[], [1, 3], [1, 3, 4, 0], [1, 3, 4, 0, 5]]
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 3.0]), min_size=1, max_size=900), st.floats(0, 1, exclude_max=True))
+def test_a_wide_row_is_searched_as_a_running_sum_says(weights: list[float], number: float) -> None:
+    assume(any(weights))
+    with np.errstate(divide="ignore"):
+        row = np.log(np.array(weights, dtype=np.float32))
+    sums = np.cumsum(weights)
+    place = draw(row, _order(seed=int(number * 2**40)))
+    point = uniform(int(number * 2**40), 0, 0) * sums[-1]
+    assert place is not None
+    assert weights[place] > 0
+    assert sums[place] >= point * (1 - 1e-5) - 1e-5
+    assert sums[place] - weights[place] <= point * (1 + 1e-5) + 1e-5

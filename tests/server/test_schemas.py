@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from models.tokenizer import Tokenizer
+from scheduler.request import ConstraintError
 from server.errors import ApiError
 from server.structured.compiler import GrammarCompiler
 from server.structured.forms import Form, json_grammar
@@ -36,6 +37,8 @@ def drawn(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Schema, choos
     constraint = asyncio.run(compiler.compile(Form(json_grammar(schema, "x"), "x"))).begin()
     output: tuple[int, ...] = ()
     while len(output) < MOST_TOKENS:
+        if len(output) % 2:
+            constraint.foresee(output)
         bits = np.unpackbits(constraint.allowed(output).view(np.uint8), bitorder="little")
         choices = np.flatnonzero(bits).tolist()
         assert choices, "there is always something to say"
@@ -105,7 +108,7 @@ def test_what_is_drawn_validates(compiler: GrammarCompiler, tokenizer: Tokenizer
     r = random.Random(seed)
     schema = object_schema(r, 3)
     value = json.loads(drawn(compiler, tokenizer, schema, r))
-    jsonschema.validate(value, schema, format_checker=jsonschema.FormatChecker())
+    jsonschema.validate(value, schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
 
 
 REFERRING: list[Schema] = [
@@ -153,3 +156,11 @@ def test_a_keyword_that_cannot_be_kept_is_refused_by_name(
         asyncio.run(compiler.compile(Form(json_grammar(schema, "x"), "x")))
     assert refused.value.status == 400
     assert request.node.callspec.id in refused.value.message
+
+
+def test_what_goes_wrong_in_the_background_is_told_where_the_mask_is_wanted(compiler: GrammarCompiler) -> None:
+    constraint = asyncio.run(compiler.compile(Form(json_grammar({"type": "integer"}, "x"), "x"))).begin()
+    letter = (64,)
+    constraint.foresee(letter)
+    with pytest.raises(ConstraintError):
+        constraint.allowed(letter)
