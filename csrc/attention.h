@@ -52,7 +52,7 @@ class Attention {
                 const int64_t vectors = tile.count * call_.group;
                 tile.partial = partials;
                 partials += vectors * tile.parts * partial_size();
-                if (call_.state_bytes && call_.observed[tile.sequence]) {
+                if (call_.state_bytes && call_.observed[tile.sequence] && !is_outdated(tile, tile.count - 1)) {
                     tile.scores = floats;
                     floats += vectors * tile.stride();
                 }
@@ -337,7 +337,8 @@ class Attention {
         std::vector<float>& weights = scratch.weights;
         if (tile.scores >= 0) weights.resize(tile.stride());
         for (int64_t i = 0; i < tile.count; i++) {
-            if (tile.scores >= 0) std::fill_n(weights.begin(), tile.stride(), 0.0f);
+            const bool is_noted = tile.scores >= 0 && !is_outdated(tile, i);
+            if (is_noted) std::fill_n(weights.begin(), tile.stride(), 0.0f);
             const int64_t seen = tile.visible + i, padded = (seen + W - 1) / W * W;
             for (int64_t g = 0; g < group; g++) {
                 const int64_t v = i * group + g;
@@ -345,7 +346,7 @@ class Attention {
                 const float* first = partials + tile.partial + v * partial_size();
                 float top, total;
                 join(first, vectors * partial_size(), (seen + PART - 1) / PART, out, top, total);
-                if (tile.scores >= 0) {
+                if (is_noted) {
                     const float* row = scores + tile.scores + v * tile.stride();
                     const F share = fill(1.0f / (total * float(group)));
                     for (int64_t r = 0; r < padded; r += W) {
@@ -353,7 +354,7 @@ class Attention {
                     }
                 }
             }
-            if (tile.scores >= 0) note(tile, call_.positions[tile.first + i], seen, weights.data());
+            if (is_noted) note(tile, call_.positions[tile.first + i], seen, weights.data());
         }
     }
 
@@ -373,37 +374,72 @@ class Attention {
         for (int64_t k = 0; k < d_; k += W) store(out + k, load(out + k) * share);
     }
 
-    // See paged_kv/observation.py for what the state means.
+    // Whether a later token of the same call replaces all that token i of the tile notes. See paged_kv/observation.py for
+    // what the state means.
+    bool is_outdated(const Tile& tile, int64_t i) const {
+        const int64_t position = call_.positions[tile.first + i];
+        const int64_t last = call_.positions[call_.starts[tile.sequence + 1] - 1];
+        if (!call_.window) return call_.decay == 0.0f && position < last;
+        const int64_t places = call_.sums ? call_.sums : call_.window, span = call_.window / places;
+        return position / span + places <= last / span;
+    }
+
+    // What one token notes: in which of a row's places, whether as the first of its span, and the rows that it saw.
+    struct Note {
+        int64_t place;
+        bool is_first;
+        float seen;
+    };
+
     void note(const Tile& tile, int64_t position, int64_t seen, const float* weights) const {
+        const int64_t places = call_.sums ? call_.sums : std::max<int64_t>(call_.window, 1);
+        const int64_t span = std::max<int64_t>(call_.window, 1) / places;
+        const Note note{position / span % places, position % span == 0, float(seen)};
         const int64_t* table = table_of(tile);
-        const int64_t span = call_.counters ? call_.window / call_.counters : 0;
-        const int64_t counter = span ? position / span % call_.counters : 0;
-        const uint8_t fresh = span && position % span == 0 ? 0 : 0xff;  // what stays of the count before
-        const int64_t bit = call_.window ? position % call_.window : 0;
-        const uint8_t mask = uint8_t(1 << (bit % 8));
         for (int64_t start = 0; start < seen; start += call_.page_size) {
             uint8_t* state = call_.state + table[start / call_.page_size] * call_.page_size * call_.state_bytes;
-            const int64_t end = std::min(start + call_.page_size, seen);
-            if (call_.counters) {
-                for (int64_t r = start; r < end; r++) {
-                    uint8_t& held = state[(r - start) * call_.state_bytes + counter];
-                    held = uint8_t((held & fresh) + (weights[r] * float(seen) < 1.0f));
-                }
-            } else if (call_.window) {
-                for (int64_t r = start; r < end; r++) {
-                    uint8_t& held = state[(r - start) * call_.state_bytes + bit / 8];
-                    held = uint8_t((held & ~mask) | (weights[r] * float(seen) < 1.0f ? mask : 0));
-                }
+            const int64_t rows = std::min(call_.page_size, seen - start);
+            if (!call_.window) {
+                add_to_sums((float*)state, rows, weights + start, note);
+            } else if (!call_.sums) {
+                set_bits(state, rows, weights + start, note);
+            } else if (call_.measure == MEASURE_PROBABILITY) {
+                add_halves(state, rows, weights + start, note);
             } else {
-                float* sums = (float*)state;
-                for (int64_t r = start; r < end; r++) {
-                    const float p = weights[r];
-                    const float measured = call_.measure == MEASURE_PROBABILITY ? p
-                                           : call_.measure == MEASURE_SQUARE    ? p * p
-                                                                                : float(p * float(seen) < 1.0f);
-                    sums[r - start] = sums[r - start] * call_.decay + measured;
-                }
+                count(state, rows, weights + start, note);
             }
+        }
+    }
+
+    void add_to_sums(float* sums, int64_t rows, const float* weights, const Note& note) const {
+        for (int64_t r = 0; r < rows; r++) {
+            const float p = weights[r];
+            const float measured = call_.measure == MEASURE_PROBABILITY ? p
+                                   : call_.measure == MEASURE_SQUARE    ? p * p
+                                                                        : float(p * note.seen < 1.0f);
+            sums[r] = sums[r] * call_.decay + measured;
+        }
+    }
+
+    void set_bits(uint8_t* state, int64_t rows, const float* weights, const Note& note) const {
+        const uint8_t mask = uint8_t(1 << (note.place % 8));
+        uint8_t* held = state + note.place / 8;
+        for (int64_t r = 0; r < rows; r++, held += call_.state_bytes) {
+            *held = uint8_t((*held & ~mask) | (weights[r] * note.seen < 1.0f ? mask : 0));
+        }
+    }
+
+    void add_halves(uint8_t* state, int64_t rows, const float* weights, const Note& note) const {
+        uint8_t* held = state + 2 * note.place;
+        for (int64_t r = 0; r < rows; r++, held += call_.state_bytes) {
+            store_half(held, note.is_first ? weights[r] : half_to_float(held) + weights[r]);
+        }
+    }
+
+    void count(uint8_t* state, int64_t rows, const float* weights, const Note& note) const {
+        uint8_t* held = state + note.place;
+        for (int64_t r = 0; r < rows; r++, held += call_.state_bytes) {
+            *held = uint8_t((note.is_first ? 0 : *held) + (weights[r] * note.seen < 1.0f));
         }
     }
 };

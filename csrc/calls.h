@@ -36,8 +36,8 @@ struct PagedCall {
     int64_t group;  // query heads per KV head
 
     int64_t measure;
-    int64_t window;    // queries; 0: a float32 sum
-    int64_t counters;  // 0: a bit per query of the window
+    int64_t window;  // queries; 0: a float32 sum over all
+    int64_t sums;    // that the window is split into, float16 for probabilities and else bytes; 0: a bit per query
     float decay;
 };
 

@@ -30,7 +30,7 @@ class PagedCall(ctypes.Structure):
             for name in ("tables", "slots", "kept", "starts", "positions", "new_slots", "observed", "signs")
         ],
         *[(name, _INT) for name in ("sequences", "lanes", "table_width", "kv_heads", "group")],
-        *[(name, _INT) for name in ("measure", "window", "counters")],
+        *[(name, _INT) for name in ("measure", "window", "sums")],
         ("decay", ctypes.c_float),
     ]
 

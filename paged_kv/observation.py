@@ -19,10 +19,11 @@ class Observation:
 
     With `window` None the statistic is a float32: statistic <- decay * statistic + f(p) at every query, where f is
     `measure`: "probability" p, "square" p * p, or "unimportant" 1[p < 1 / rows visible].
-    With `window` w (for "unimportant" only) it is exact over the last w queries: one bit per row and query, kept in
-    the row's state at bit (position of the query mod w). With `counters` c the window moves in spans of w / c queries,
-    so that it holds between w - w / c and w of them: counter (position / span mod c) of the row, a byte, counts those
-    of a span, and starts anew when the span's first query comes.
+    With `window` w (not for "square", which float16 would round to nothing) it is the sum over the last w queries. The
+    row's state has a place for each of them, which the query w later takes over: that at (position of the query mod w),
+    a bit for "unimportant", a float16 for "probability". With `counters` c the window moves in spans of w / c queries,
+    so that it holds more than w - w / c and at most w of them: place (position / span mod c), a byte or a float16, sums
+    up a span, and starts anew when the span's first query comes.
     """
 
     measure: Literal["probability", "square", "unimportant"]
@@ -31,24 +32,37 @@ class Observation:
     counters: int | None = None
 
     def __post_init__(self) -> None:
-        if self.window is not None and (self.measure != "unimportant" or self.window < 1 or self.window % 8):
-            raise ValueError(f"a window counts unimportant steps and is a multiple of 8, got {self}")
-        if self.counters is not None and (
-            self.counters < 1 or not self.window or self.window % self.counters or self.span > _COUNTER_MAX
-        ):
+        counts = self.measure == "unimportant"
+        if self.window is not None and (self.window < 1 or self.measure == "square"):
+            raise ValueError(f"a window sums up probabilities or unimportant steps, and at least one, got {self}")
+        if self.window is not None and counts and self.window % 8:
+            raise ValueError(f"a window of unimportant steps is a multiple of 8, got {self}")
+        if self.counters is not None and (self.counters < 1 or not self.window or self.window % self.counters):
+            raise ValueError(f"counters divide a window, got {self}")
+        if self.counters is not None and counts and self.span > _COUNTER_MAX:
             raise ValueError(f"counters divide a window into spans of at most {_COUNTER_MAX} queries, got {self}")
 
     @property
+    def sums(self) -> int:
+        """How many sums a row's state holds, each of a span of the window; 0 if it is made of bits, or not windowed."""
+        is_exact = self.window is not None and self.measure == "probability"
+        return self.counters or (self.window or 0 if is_exact else 0)
+
+    @property
     def span(self) -> int:
-        """Queries that one counter counts; 0 without counters."""
-        return self.window // self.counters if self.window and self.counters else 0
+        """Queries that one of the sums sums up; 0 without them."""
+        return self.window // self.sums if self.window and self.sums else 0
 
     @property
     def state_bytes(self) -> int:
         """Bytes that every row carries for this."""
         if self.window is None:
             return _FLOAT_BYTES
-        return self.counters or self.window // 8
+        return self.sums * self._sum_dtype.itemsize or self.window // 8
+
+    @property
+    def _sum_dtype(self) -> torch.dtype:
+        return torch.uint8 if self.measure == "unimportant" else torch.float16
 
     def measured(self, weights: Tensor, visible: Tensor) -> Tensor:
         """f(p) of `weights` [..., queries, rows]; `visible` [..., queries, 1] is how many rows each query saw."""
@@ -66,8 +80,8 @@ class Observation:
         """
         if self.window is None:
             return self._accumulate(state, measured)
-        if self.counters is not None:
-            return self._count(state, measured, positions, self.counters)
+        if self.sums:
+            return self._sum_spans(state, measured[..., -self.window :, :], positions[..., -self.window :])
         return self._set_bits(state, measured, positions, self.window)
 
     def note(self, state: Tensor, slots: Tensor, measured: Tensor, positions: Tensor) -> None:
@@ -75,7 +89,7 @@ class Observation:
 
         A row may stand in `slots` more than once only if nobody reads its state.
         """
-        if self.counters is None and self.window is not None and positions.shape[-1] == 1:
+        if self.window is not None and not self.sums and positions.shape[-1] == 1:
             bit = positions % self.window  # [..., 1]
             mask = (1 << (bit % 8)).to(torch.uint8)
             places = slots * state.shape[-1] + bit // 8  # of the one byte that changes
@@ -88,8 +102,8 @@ class Observation:
         """The statistic of each row as float32 [...], from its state uint8 [..., state_bytes]."""
         if self.window is None:
             return state.contiguous().view(torch.float32).squeeze(-1)
-        if self.counters is not None:
-            return state.sum(dim=-1, dtype=torch.int32).float()
+        if self.sums:
+            return state.contiguous().view(self._sum_dtype).sum(dim=-1, dtype=torch.float32)
         popcount = torch.tensor(_POPCOUNT, dtype=torch.int32, device=state.device)
         return popcount[state.int()].sum(dim=-1).float()
 
@@ -100,15 +114,16 @@ class Observation:
         after = before * self.decay**queries + (powers[:, None] * measured).sum(dim=-2)
         return after.unsqueeze(-1).contiguous().view(torch.uint8)
 
-    def _count(self, state: Tensor, measured: Tensor, positions: Tensor, counters: int) -> Tensor:
+    def _sum_spans(self, state: Tensor, measured: Tensor, positions: Tensor) -> Tensor:
+        """`record` for the last queries, at most a window of them: the others would leave no trace."""
         spans = positions // self.span
         after = []
-        for counter, before in enumerate(state.unbind(-1)):
-            latest = spans[..., -1:] - (spans[..., -1:] - counter) % counters  # the last span that this counter counts
-            flags = measured.mul((spans == latest).unsqueeze(-1)).sum(dim=-2).to(torch.uint8)
+        for place, before in enumerate(state.contiguous().view(self._sum_dtype).unbind(-1)):
+            latest = spans[..., -1:] - (spans[..., -1:] - place) % self.sums  # the last span that is summed up here
+            more = measured.mul((spans == latest).unsqueeze(-1)).sum(dim=-2).to(self._sum_dtype)
             is_new = (positions == latest * self.span).any(dim=-1, keepdim=True)
-            after.append(torch.where(is_new, flags, before + flags))
-        return torch.stack(after, dim=-1)
+            after.append(torch.where(is_new, more, before + more))
+        return torch.stack(after, dim=-1).view(torch.uint8)
 
     @staticmethod
     def _set_bits(state: Tensor, measured: Tensor, positions: Tensor, window: int) -> Tensor:

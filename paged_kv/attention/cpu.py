@@ -88,7 +88,7 @@ class CpuBackend(AttentionBackend):
             kv_heads=batch.kv_heads,
             measure=_MEASURES[observation.measure] if observation else 0,
             window=(observation.window or 0) if observation else 0,
-            counters=(observation.counters or 0) if observation else 0,
+            sums=observation.sums if observation else 0,
             decay=observation.decay if observation else 1.0,
         )
         self._batch = batch

@@ -54,6 +54,35 @@ def test_counters_count_whole_spans(chunks: list[int], counters: int, born: int,
     assert np.array_equal(observation.statistic(state).numpy(), flags[:, max(0, oldest) :].sum(axis=1))
 
 
+@given(
+    chunks=st.lists(st.integers(1, 30), min_size=1, max_size=8),
+    counters=st.sampled_from([None, 1, 2, 4, 12]),
+    born=st.integers(0, 40),
+    seed=st.integers(0, 99),
+)
+def test_windows_of_weights_sum_up_whole_spans(chunks: list[int], counters: int | None, born: int, seed: int) -> None:
+    """A row's weights since the first query of the oldest span that no later one has replaced; exact without spans."""
+    random = np.random.default_rng(seed)
+    window, rows, total = 12, 5, sum(chunks)
+    weights = random.random(size=(2, total, rows)).astype(np.float32) / 100
+    observation = Observation("probability", window=window, counters=counters)
+    assert observation.state_bytes == 2 * (counters or window)
+    state = torch.zeros(2, rows, observation.state_bytes, dtype=torch.uint8)
+    first = 0
+    for count in chunks:
+        positions = torch.arange(born + first, born + first + count).expand(2, -1)
+        state = observation.record(state, torch.from_numpy(weights[:, first : first + count]), positions)
+        first += count
+    span = window // (counters or window)
+    oldest = ((born + total - 1) // span - window // span + 1) * span - born
+    held = weights[:, max(0, oldest) :]
+    assert window - span < total + born - (oldest + born) <= window
+    found, expected = observation.statistic(state).numpy(), held.sum(axis=1)
+    if span == 1:
+        np.testing.assert_allclose(found, held.astype(np.float16).astype(np.float32).sum(axis=1), rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=2e-3)
+
+
 def test_sequences_at_different_positions_share_a_step() -> None:
     observation = Observation("unimportant", window=8)
     state = torch.zeros(2, 1, 1, dtype=torch.uint8)
@@ -67,6 +96,8 @@ def test_sequences_at_different_positions_share_a_step() -> None:
         Observation("unimportant", window=24),
         Observation("unimportant", window=24, counters=3),
         Observation("probability", decay=0.5),
+        Observation("probability", window=6),
+        Observation("probability", window=24, counters=4),
     ],
 )
 @given(queries=st.integers(1, 30), seed=st.integers(0, 99))
@@ -105,13 +136,20 @@ def test_decay_follows_its_recurrence(decay: float, seed: int) -> None:
     torch.testing.assert_close(observation.statistic(state), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("measure", "window"), [("probability", 8), ("unimportant", 12), ("unimportant", 0)])
-def test_impossible_windows_are_refused(measure: str, window: int) -> None:
-    with pytest.raises(ValueError, match="multiple of 8"):
-        Observation(measure, window=window)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("window", "counters"), [(400, 3), (400, 0), (400, 1), (None, 4)])
-def test_impossible_counters_are_refused(window: int | None, counters: int) -> None:
-    with pytest.raises(ValueError, match="counters divide a window"):
-        Observation("unimportant", window=window, counters=counters)
+@pytest.mark.parametrize(
+    ("measure", "window", "counters", "sentence"),
+    [
+        ("square", 8, None, "a window sums up"),
+        ("probability", 0, None, "a window sums up"),
+        ("unimportant", 0, None, "a window sums up"),
+        ("unimportant", 12, None, "a multiple of 8"),
+        ("unimportant", 400, 3, "counters divide a window"),
+        ("unimportant", 400, 0, "counters divide a window"),
+        ("unimportant", 400, 1, "spans of at most 255"),
+        ("unimportant", None, 4, "counters divide a window"),
+        ("probability", 16, 5, "counters divide a window"),
+    ],
+)
+def test_impossible_windows_are_refused(measure: str, window: int | None, counters: int | None, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Observation(measure, window=window, counters=counters)  # type: ignore[arg-type]
