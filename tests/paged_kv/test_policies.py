@@ -3,66 +3,123 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from paged_kv.eviction import EvictionDriver
 from paged_kv.plugins import names
-from paged_kv.policy import load_policy
+from paged_kv.policy import Policy, load_policy
 from tests.paged_kv.lanes import HEAD_DIM, World
 
-Rows = np.ndarray[Any, np.dtype[np.float64]]  # [rows, HEAD_DIM]
+Numbers = np.ndarray[Any, np.dtype[np.float64]]
+QUERIES, KEEP = 22, 10
 
 
-def length(vector: Rows) -> float:
+@dataclass(frozen=True)
+class Lane:
+    """What the formulas are about: `keys`, `values` [rows, HEAD_DIM], `weights` [QUERIES, rows] that sum up to 1."""
+
+    keys: Numbers
+    values: Numbers
+    weights: Numbers
+
+
+def length(vector: Numbers) -> float:
     return float(np.sqrt((vector * vector).sum()))
 
 
-def knorm(keys: Rows, _: Rows) -> list[float]:
-    return [-length(key) for key in keys]
+def nearby(scores: list[float], width: int) -> list[float]:
+    return [max(scores[max(0, row - width // 2) : row + width // 2 + 1]) for row in range(len(scores))]
 
 
-def keydiff(keys: Rows, _: Rows) -> list[float]:
-    mean = sum(key / length(key) for key in keys) / len(keys)
-    return [-float(key @ mean) / (length(key) * length(mean)) for key in keys]
+def knorm(lane: Lane) -> list[float]:
+    return [-length(key) for key in lane.keys]
 
 
-def pagedeviction(keys: Rows, values: Rows) -> list[float]:
-    return [length(value) / length(key) for key, value in zip(keys, values, strict=True)]
+def keydiff(lane: Lane) -> list[float]:
+    mean = sum(key / length(key) for key in lane.keys) / len(lane.keys)
+    return [-float(key @ mean) / (length(key) * length(mean)) for key in lane.keys]
 
 
-FORMULAS: dict[str, Callable[[Rows, Rows], list[float]]] = {
-    "knorm": knorm,
+def pagedeviction(lane: Lane) -> list[float]:
+    return [length(value) / length(key) for key, value in zip(lane.keys, lane.values, strict=True)]
+
+
+def h2o(lane: Lane) -> list[float]:
+    sums = [sum(column) for column in lane.weights.T]
+    return sums[: -(KEEP // 2)] + [float("inf")] * (KEEP // 2)
+
+
+def kvc(lane: Lane) -> list[float]:
+    return [sum(column**2) for column in lane.weights.T]
+
+
+def tova(lane: Lane) -> list[float]:
+    return list(lane.weights[-1])
+
+
+def snapkv(lane: Lane) -> list[float]:
+    """Of 22 queries the last span of 4 has 2, so the window of 16 holds 14."""
+    return nearby([sum(column[-14:]) for column in lane.weights.T], 15)
+
+
+FORMULAS: dict[str, Callable[[Lane], list[float]]] = {
+    "h2o": h2o,
     "keydiff": keydiff,
+    "knorm": knorm,
+    "kvc": kvc,
     "pagedeviction": pagedeviction,
+    "snapkv": snapkv,
+    "tova": tova,
 }
 
 
-def test_every_policy_that_reads_rows_has_its_formula_here() -> None:
-    assert {name for name in names("paged_kv.policies") if load_policy(name).reads_rows} == set(FORMULAS)
+def has_formula(policy: Policy) -> bool:
+    """Scissorhands, which counts steps, has an oracle of its own."""
+    return policy.reads_rows or (policy.observation is not None and policy.observation.measure != "unimportant")
+
+
+def test_every_policy_that_reads_rows_or_weights_has_its_formula_here() -> None:
+    assert {name for name in names("paged_kv.policies") if has_formula(load_policy(name))} == set(FORMULAS)
+
+
+def weigh(world: World, kept: list[int]) -> list[Tensor]:
+    """Let QUERIES queries give the rows of slot 0 random weights; returns them, [QUERIES, rows] for each lane."""
+    weights = [(2 * world.normal(QUERIES, count)).softmax(-1) for count in kept]
+    observation, slots = world.pool.observation, world.mirror.slots_of_rows(0)
+    if observation is not None:
+        for lane, given in enumerate(weights):
+            measured = observation.measured(given, torch.full((QUERIES, 1), kept[lane]))
+            rows = slots[lane, : kept[lane]]
+            observation.note(world.pool.state.flatten(0, 1), rows, measured, torch.arange(QUERIES))
+    return weights
 
 
 @pytest.mark.parametrize("name", FORMULAS)
 @pytest.mark.parametrize("page_format", ["float32", "int4"])
 def test_best_rows_by_the_formula_survive(name: str, page_format: str) -> None:
     """Lanes of different lengths, stale rows full of NaN behind them, and keys that may be stored rotated."""
-    world = World(num_layers=1, kv_heads=3, page_format=page_format, num_pages=100)
+    policy, kept = load_policy(name), [30, 19, 24]
+    world = World(num_layers=1, kv_heads=3, page_format=page_format, num_pages=100, observation=policy.observation)
     world.append({0: 30})
-    world.truncate(0, [30, 19, 24])
+    world.truncate(0, kept)
+    weights = weigh(world, kept)
     before = [list(lane) for lane in world.rows[0]]
-    driver = EvictionDriver(load_policy(name), sinks=0, recent=0, lanes="uniform", kv_heads=3)
-    left = driver.compress(world.pool, world.mirror, 0, keep_rows=3 * 10, seen=30)
-    assert left.tolist() == [10, 10, 10]
+    driver = EvictionDriver(policy, sinks=0, recent=0, lanes="uniform", kv_heads=3, pool=policy.defaults.pool)
+    left = driver.compress(world.pool, world.mirror, 0, keep_rows=3 * KEEP, seen=QUERIES)
+    assert left.tolist() == [KEEP] * 3
     rotation = world.pool.rotation
     basis = torch.eye(HEAD_DIM) if rotation is None else rotation(torch.eye(HEAD_DIM))
     slots = world.mirror.slots_of_rows(0)
     for lane, rows in enumerate(before):
         keys, values = (torch.stack(part).double().numpy() for part in zip(*rows, strict=True))
-        scores = FORMULAS[name](keys, values)
-        best = sorted(np.argsort(scores)[-10:].tolist())
+        scores = FORMULAS[name](Lane(keys, values, weights[lane].double().numpy()))
+        best = sorted(sorted(range(len(rows)), key=lambda row: (scores[row], row))[-KEEP:])
         survivors = world.pool.format.decode(world.pool.keys.flatten(0, 1)[slots[lane]]) @ basis.T
         torch.testing.assert_close(survivors, torch.from_numpy(keys[best]).float(), rtol=1e-4, atol=1e-4)
 
