@@ -12,6 +12,7 @@ from paged_kv.observation import Observation
 from paged_kv.plugins import load
 
 LaneMode = Literal["uniform", "layer", "global"]
+_TINY = 1e-30
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,13 @@ class ScoreView:
     def age(self) -> Tensor:
         """How many rows of its lane are newer than each row, int64 [lanes, R]; negative behind a lane's end."""
         return self.kept.unsqueeze(-1) - 1 - self.rows
+
+    @property
+    def shares(self) -> Tensor:
+        """The statistic as shares of its lane's sum, float32 [lanes, R]; 0 behind a lane's end."""
+        assert self.statistic is not None
+        held = self.statistic.masked_fill(self.age < 0, 0.0)
+        return held / held.sum(dim=1, keepdim=True).clamp(min=_TINY)
 
 
 @dataclass(frozen=True, slots=True)

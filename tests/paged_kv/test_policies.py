@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paged_kv.eviction import EvictionDriver
 from paged_kv.plugins import names
-from paged_kv.policy import Policy, load_policy
+from paged_kv.policy import Policy, ScoreView, load_policy
 from tests.paged_kv.lanes import HEAD_DIM, World
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -68,12 +68,27 @@ def snapkv(lane: Lane) -> list[float]:
     return nearby([sum(column[-14:]) for column in lane.weights.T], 15)
 
 
+def rkv(lane: Lane) -> list[float]:
+    """Of 22 queries the last span of 2 is full, so the window holds 8."""
+    sums, directions = lane.weights[-8:].sum(axis=0), np.array([key / length(key) for key in lane.keys])
+    attention = nearby(list(sums / sums.sum())[:-8], 7)
+    alike = directions @ directions.T
+    np.fill_diagonal(alike, 0.0)
+    for row in alike:
+        row[np.flatnonzero(row > 0.5)[-1:]] = 0.0
+    redundancy = np.exp(alike.mean(axis=0))
+    redundancy /= redundancy.sum()
+    scores = [0.1 * a - 0.9 * r for a, r in zip(attention, redundancy, strict=False)]
+    return scores + [float("inf")] * 8
+
+
 FORMULAS: dict[str, Callable[[Lane], list[float]]] = {
     "h2o": h2o,
     "keydiff": keydiff,
     "knorm": knorm,
     "kvc": kvc,
     "pagedeviction": pagedeviction,
+    "rkv": rkv,
     "snapkv": snapkv,
     "tova": tova,
 }
@@ -122,6 +137,25 @@ def test_best_rows_by_the_formula_survive(name: str, page_format: str) -> None:
         best = sorted(sorted(range(len(rows)), key=lambda row: (scores[row], row))[-KEEP:])
         survivors = world.pool.format.decode(world.pool.keys.flatten(0, 1)[slots[lane]]) @ basis.T
         torch.testing.assert_close(survivors, torch.from_numpy(keys[best]).float(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("counts", [[1500], [40, 1, 9]])
+def test_rkv_scores_are_those_of_the_whole_matrix(counts: list[int]) -> None:
+    """Also where a lane is compared in blocks, and where hardly a row is older than the window; keys form clusters."""
+    random = np.random.default_rng(3)
+    keys = random.standard_normal((len(counts), max(counts), HEAD_DIM))
+    keys += 2 * random.standard_normal((10, HEAD_DIM))[random.integers(0, 10, size=keys.shape[:2])]
+    weights = random.random((len(counts), 8, max(counts)))
+    statistic = torch.from_numpy(weights.sum(axis=1)).float()
+    view = ScoreView(
+        torch.arange(max(counts)), torch.tensor(counts), statistic, KEEP, QUERIES, torch.from_numpy(keys).float(), None
+    )
+    found = load_policy("rkv").score(view)
+    for lane, count in enumerate(counts):
+        expected = rkv(Lane(keys[lane, :count], keys[lane, :count], weights[lane, :, :count]))[:count]
+        torch.testing.assert_close(
+            found[lane, :count], torch.tensor(expected, dtype=torch.float32), rtol=1e-4, atol=1e-7
+        )
 
 
 @pytest.mark.parametrize(("name", "expected"), [("h2o", [0.6, 0.9]), ("kvc", [0.2, 0.45]), ("tova", [0.4, 0.6])])
