@@ -19,6 +19,7 @@ from server.metrics import Metrics
 from server.middleware.auth import Authentication
 from server.middleware.body_limit import BodyLimit
 from server.middleware.request_context import RequestContext
+from server.observer import Tracer
 from server.ports import Engine, Tokenizer
 from server.protocol.responses import ErrorAnswer
 from server.services import Services
@@ -29,7 +30,9 @@ from server.structured.compiler import GrammarCompiler
 from server.warm_up import warm_up
 
 
-def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, metrics: Metrics) -> FastAPI:
+def create_app(
+    engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, metrics: Metrics, tracer: Tracer | None = None
+) -> FastAPI:
     """The app. It starts and stops `engine`; its `state.services` holds what the routes work with."""
 
     grammars = GrammarCompiler(tokenizer, engine.eos_token_ids)
@@ -64,6 +67,7 @@ def create_app(engine: Engine, tokenizer: Tokenizer, settings: ServerSettings, m
         tokenizer=tokenizer,
         settings=settings,
         metrics=metrics,
+        tracer=tracer,
         lifecycle=lifecycle,
         prompts=PromptReader(tokenizer, engine.max_model_len),
         grammars=grammars,

@@ -74,6 +74,8 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
     )
     levels = ["critical", "error", "warning", "info", "debug"]
     add("--uvicorn-log-level", default="info", choices=levels, help="(%(default)s)")
+    add("--log-format", default="text", choices=["text", "json"], help="of the log, on stderr (%(default)s)")
+    add("--otlp-traces-endpoint", metavar="URL", help="send traces there, such as http://host:4318/v1/traces")
 
 
 def _add_engine_flags(group: argparse._ArgumentGroup) -> None:

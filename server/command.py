@@ -23,6 +23,7 @@ from server.file_limit import raise_file_limit
 from server.launch import Assembly, LaunchError, assemble
 from server.logs import log_config
 from server.metrics import Metrics
+from server.observer import Tracer
 from server.profile import StepProfile
 from server.settings import Pace, ServerSettings
 from server.uvicorn_server import make_server
@@ -32,9 +33,11 @@ logger = logging.getLogger("scissorserve")
 
 def run(options: Namespace) -> int:
     """Load, then serve until told to stop; returns the process's exit status."""
-    logging.config.dictConfig(log_config(options.uvicorn_log_level))
+    logging.config.dictConfig(log_config(options.uvicorn_log_level, options.log_format))
+    logging.captureWarnings(options.log_format == "json")
     try:
         settings = _settings(options)
+        tracer = tracer_for(options, settings)
         executor = compute_thread()
         assembly = executor.submit(assemble, engine_options(options)).result()
         if options.check:
@@ -42,7 +45,7 @@ def run(options: Namespace) -> int:
     except (LaunchError, ModelError, ValueError) as error:
         print(f"scissorserve: error: {error}", file=sys.stderr)
         return 2
-    return serve(options, settings, assembly, executor)
+    return serve(options, settings, assembly, executor, tracer)
 
 
 def check(options: Namespace, settings: ServerSettings, assembly: Assembly) -> int:
@@ -53,7 +56,13 @@ def check(options: Namespace, settings: ServerSettings, assembly: Assembly) -> i
     return 0
 
 
-def serve(options: Namespace, settings: ServerSettings, assembly: Assembly, executor: ThreadPoolExecutor) -> int:
+def serve(
+    options: Namespace,
+    settings: ServerSettings,
+    assembly: Assembly,
+    executor: ThreadPoolExecutor,
+    tracer: Tracer | None = None,
+) -> int:
     """Answer requests until a signal ends it; returns the exit status.
 
     `executor` is the thread that assembled the parts. A step of it that never ends ends the process right here.
@@ -63,7 +72,7 @@ def serve(options: Namespace, settings: ServerSettings, assembly: Assembly, exec
     metrics = Metrics(settings.model_names[0], config.max_model_len, cache)
     profile = StepProfile()
     observer = Observers(metrics, profile) if options.profile else metrics
-    app = create_app(assembly.engine(observer, executor), assembly.tokenizer, settings, metrics)
+    app = create_app(assembly.engine(observer, executor), assembly.tokenizer, settings, metrics, tracer)
     for line in assembly.summary:
         logger.info(line)
     logger.info("Serving %s at http://%s:%d/v1", settings.model_names[0], options.host, options.port)
@@ -74,6 +83,8 @@ def serve(options: Namespace, settings: ServerSettings, assembly: Assembly, exec
     raise_file_limit()
     server = make_server(app, host=options.host, port=options.port, log_level=options.uvicorn_log_level)
     server.run()
+    if tracer is not None:
+        tracer.close()
     for line in profile.report():
         logger.info(line)
     if app.state.services.lifecycle.is_stuck:
@@ -102,6 +113,17 @@ def keys_in(file: Path | None) -> list[str]:
     if not keys:
         raise LaunchError(f"--api-key-file {file} holds no key; write one a line")
     return keys
+
+
+def tracer_for(options: Namespace, settings: ServerSettings) -> Tracer | None:
+    """What makes traces, if they are asked for. Raises LaunchError, ValueError."""
+    if options.otlp_traces_endpoint is None:
+        return None
+    try:
+        from server.tracing import Tracing
+    except ImportError as error:
+        raise LaunchError("--otlp-traces-endpoint needs OpenTelemetry: pip install 'scissorserve[otel]'") from error
+    return Tracing(options.otlp_traces_endpoint, settings.model_names[0], settings.version)
 
 
 def _settings(options: Namespace) -> ServerSettings:

@@ -6,6 +6,8 @@ import logging
 import re
 from typing import Any
 
+from server.json_logs import JSONFormatter
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
@@ -33,19 +35,20 @@ class NoProbes(logging.Filter):
         return True
 
 
-def log_config(level: str) -> dict[str, Any]:
-    """For `logging.config.dictConfig`: everything to stderr, `level` as uvicorn names it."""
+def log_config(level: str, style: str = "text") -> dict[str, Any]:
+    """For `logging.config.dictConfig`: everything to stderr, `level` as uvicorn names it, `style` "text" or "json"."""
     return {
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {
-            "line": {
+            "text": {
                 "()": f"{__name__}.{OneLineFormatter.__name__}",
                 "format": "%(asctime)s %(levelname)s %(name)s: %(message)s",
-            }
+            },
+            "json": {"()": f"{JSONFormatter.__module__}.{JSONFormatter.__name__}"},
         },
         "filters": {"no_probes": {"()": f"{__name__}.{NoProbes.__name__}"}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": style}},
         "loggers": {"uvicorn.access": {"filters": ["no_probes"]}},
         "root": {"handlers": ["stderr"], "level": "DEBUG" if level == "trace" else level.upper()},
     }

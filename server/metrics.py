@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 
 from scheduler.request import Timings
 from scheduler.stats import EngineStats, StepStats
+from server.protocol.responses import Usage
 
 _SECONDS_TO_FIRST = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560
@@ -23,7 +24,7 @@ _CHOICES = (1, 2, 5, 10, 20)
 
 
 class Metrics:
-    """Collects what happens to requests in a registry of its own. As an `EngineObserver` it hears of each step.
+    """Collects what happens in a registry of its own. A `RequestObserver` of all requests, and an `EngineObserver`.
 
     `cache_config` becomes the labels of `vllm:cache_config_info`, such as block_size and num_gpu_blocks.
     """
@@ -98,6 +99,9 @@ class Metrics:
         self._in_decode.observe(decoding)
         if num_tokens > 1:
             self._per_token.observe(decoding / (num_tokens - 1))
+
+    def request_ended(self, usage: Usage) -> None:
+        """See `server.observer.RequestObserver`. All that is counted was told before."""
 
     def step_done(self, step: StepStats) -> None:
         """See `scheduler.stats.EngineObserver`."""

@@ -10,6 +10,7 @@ from fastapi import Depends, Request
 
 from server.lifecycle import Lifecycle
 from server.metrics import Metrics
+from server.observer import Tracer
 from server.ports import Engine, Tokenizer
 from server.serving.prompts import PromptReader
 from server.serving.response_store import ResponseStore
@@ -25,6 +26,7 @@ class Services:
     tokenizer: Tokenizer
     settings: ServerSettings
     metrics: Metrics
+    tracer: Tracer | None
     lifecycle: Lifecycle
     prompts: PromptReader
     grammars: GrammarCompiler

@@ -10,6 +10,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.errors import internal_error
+from server.request_id import REQUEST_ID
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ class RequestContext:
             return
         request_id = _request_id(Headers(scope=scope).get(_HEADER))
         scope.setdefault("state", {})["request_id"] = request_id
+        REQUEST_ID.set(request_id)
         started = False
 
         async def send_with_id(message: Message) -> None:

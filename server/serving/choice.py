@@ -9,7 +9,7 @@ from itertools import zip_longest
 
 from scheduler.request import Finish, TokenEvent, TokenLogprob
 from server.choice_text import ChoiceText, Echo, Piece
-from server.metrics import Metrics
+from server.observer import RequestObserver
 from server.protocol.responses import FinishReason
 
 
@@ -55,10 +55,10 @@ class Delta:
 class Choice:
     """Follows one choice until it ends: by a stop string, which the engine does not know of, or by the engine."""
 
-    def __init__(self, index: int, text: ChoiceText, metrics: Metrics) -> None:
+    def __init__(self, index: int, text: ChoiceText, observer: RequestObserver) -> None:
         self._index = index
         self._text = text
-        self._metrics = metrics
+        self._observer = observer
         self._last_heard = time.monotonic()
         self._offset = 0
         self._is_first = True
@@ -110,7 +110,7 @@ class Choice:
             return
         self._is_closed = True
         reason = self._end.reason if self._end is not None else "abort" if finish is None else finish.reason
-        self._metrics.choice_ended(reason, self.num_tokens, None if finish is None else finish.timings)
+        self._observer.choice_ended(reason, self.num_tokens, None if finish is None else finish.timings)
 
     def _why(self, finish: Finish | None) -> End:
         if self._text.stop_string is not None:
@@ -121,5 +121,5 @@ class Choice:
     def _measure(self, num_tokens: int) -> None:
         if num_tokens:
             now = time.monotonic()
-            self._metrics.tokens_came(num_tokens, now - self._last_heard, first=self.num_tokens == 0)
+            self._observer.tokens_came(num_tokens, now - self._last_heard, first=self.num_tokens == 0)
             self._last_heard = now

@@ -11,7 +11,7 @@ from typing import Self
 from scheduler.request import Finish, GenerationRequest, KVUsage, TokenEvent, TokenLogprob
 from server.choice_text import ChoiceText, Echo, TextOptions, TokenBytes
 from server.errors import ApiError
-from server.metrics import Metrics
+from server.observer import RequestObserver
 from server.ports import Engine, TokenStream
 from server.protocol.responses import Usage
 from server.serving.choice import Choice, Delta, PromptView
@@ -44,10 +44,10 @@ class Generation:
     ApiError if the engine ends a choice with an error. `usage` is complete when the deltas are.
     """
 
-    def __init__(self, job: Job, engine: Engine, metrics: Metrics) -> None:
+    def __init__(self, job: Job, engine: Engine, observer: RequestObserver) -> None:
         self._job = job
         self._engine = engine
-        self._metrics = metrics
+        self._observer = observer
         self._streams = AsyncExitStack()
         self._runs: list[_Run] = []
 
@@ -66,7 +66,7 @@ class Generation:
             self._streams = stack.pop_all()
         first_index = 0
         for part, stream in zip(self._job.parts, streams, strict=True):
-            self._runs.append(_Run(self._job, part, stream, first_index, self._metrics))
+            self._runs.append(_Run(self._job, part, stream, first_index, self._observer))
             first_index += part.request.n
         return self
 
@@ -76,6 +76,7 @@ class Generation:
         await self._streams.aclose()
         for run in self._runs:
             run.close()
+        self._observer.request_ended(self.usage)
 
     async def deltas(self) -> AsyncGenerator[Delta]:
         """What can be shown, as it comes, until every choice has ended."""
@@ -88,12 +89,12 @@ class Generation:
 class _Run:
     """One engine request and its choices."""
 
-    def __init__(self, job: Job, part: Part, stream: TokenStream, first_index: int, metrics: Metrics) -> None:
+    def __init__(self, job: Job, part: Part, stream: TokenStream, first_index: int, observer: RequestObserver) -> None:
         request = part.request
         self.stream = stream
         self.kv_usage: list[KVUsage] = []
         self._choices = [
-            Choice(first_index + number, ChoiceText(job.token_bytes, job.text), metrics) for number in range(request.n)
+            Choice(first_index + number, ChoiceText(job.token_bytes, job.text), observer) for number in range(request.n)
         ]
         self._part = part
         self._shows_prompt = job.shows_prompt
@@ -102,7 +103,7 @@ class _Run:
             self._early = []
         else:
             self._begin(None)
-        metrics.request_began(len(request.prompt), request.n, request.params.max_tokens)
+        observer.request_began(len(request.prompt), request.n, request.params.max_tokens)
 
     @property
     def num_tokens(self) -> int:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from server.errors import as_api_error, internal_error
+from server.observer import RequestObserver
 from server.services import Services
 from server.serving.choice import Delta
 from server.serving.dialects.dialect import Dialect
@@ -47,12 +48,20 @@ async def respond(
     """The answer to a body. A client that leaves ends the work for it, whatever stage that is in."""
 
     async def work() -> Response:
-        generation = Generation(await prepare(), services.engine, services.metrics)
+        job = await prepare()
+        generation = Generation(job, services.engine, _observer(request, services, job))
         if stream:
             return EventStream(generation, dialect, services.settings.pace)
         return await _whole(generation, dialect)
 
     return await unless_disconnected(request.receive, work())
+
+
+def _observer(request: Request, services: Services, job: Job) -> RequestObserver:
+    if services.tracer is None:
+        return services.metrics
+    path, params = request.url.path, job.parts[0].request.params
+    return services.tracer.watch(request.state.request_id, path, request.headers, params, services.metrics)
 
 
 async def _whole(generation: Generation, dialect: Dialect) -> Response:

@@ -9,10 +9,13 @@ import logging.config
 import re
 import urllib.parse
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
 
 import httpx
 import pytest
 
+from server.json_logs import JSONFormatter
 from server.logs import NoProbes, OneLineFormatter, log_config
 from tests.server.stack import Live, Model, Stack, eventually
 
@@ -23,9 +26,23 @@ LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ [\w.]+: [^\x00-\
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
     """What a handler with the server's formatter writes of everything."""
+    with everything(OneLineFormatter(log_config("info")["formatters"]["text"]["format"])) as text:
+        yield text
+
+
+@pytest.fixture
+def json_log() -> Iterator[io.StringIO]:
+    """The same with `--log-format json`."""
+    with everything(JSONFormatter()) as text:
+        yield text
+
+
+@contextmanager
+def everything(formatter: logging.Formatter) -> Iterator[io.StringIO]:
+    """What is logged meanwhile, as `formatter` puts it."""
     text = io.StringIO()
     handler = logging.StreamHandler(text)
-    handler.setFormatter(OneLineFormatter(log_config("info")["formatters"]["line"]["format"]))
+    handler.setFormatter(formatter)
     root = logging.getLogger()
     level = root.level
     root.addHandler(handler)
@@ -54,8 +71,41 @@ def test_a_traceback_is_indented(log: io.StringIO) -> None:
 
 def test_the_configuration_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     applied = logging.config.DictConfigurator(log_config("trace"))
-    assert isinstance(applied.configure_formatter(applied.config["formatters"]["line"]), OneLineFormatter)
+    assert isinstance(applied.configure_formatter(applied.config["formatters"]["text"]), OneLineFormatter)
+    assert isinstance(applied.configure_formatter(applied.config["formatters"]["json"]), JSONFormatter)
+    assert applied.config["handlers"]["stderr"]["formatter"] == "text"
+    assert log_config("info", "json")["handlers"]["stderr"]["formatter"] == "json"
     assert applied.config["root"]["level"] == "DEBUG"
+
+
+def test_json_lines_hold_what_happened(
+    stack: Callable[..., Stack], live: Callable[[Stack], Live], json_log: io.StringIO
+) -> None:
+    def broken() -> None:
+        raise RuntimeError(EVIL)
+
+    server = stack()
+    server.app.add_api_route("/broken", broken)
+    url = live(server).url
+    uvicorn_access = logging.getLogger("uvicorn.access")
+    before = uvicorn_access.level
+    uvicorn_access.setLevel(logging.INFO)
+    for number, path in enumerate(["/v1/models", "/broken"]):
+        httpx.get(url + path, headers={"x-request-id": f"id-{number}"})
+    uvicorn_access.setLevel(before)
+    logging.getLogger("outside").warning("of no request")
+    assert eventually(lambda: json_log.getvalue().count("uvicorn.access") == 2)
+    lines = [json.loads(line) for line in json_log.getvalue().splitlines()]
+    found = {line["request_id"]: line for line in lines if line["logger"] == "uvicorn.access"}
+    assert (found["id-0"]["method"], found["id-0"]["path"], found["id-0"]["status"]) == ("GET", "/v1/models", 200)
+    assert found["id-1"]["status"] == 500
+    assert found["id-0"]["client"].startswith("127.0.0.1:")
+    (failure,) = [line for line in lines if "exception" in line]
+    assert (failure["level"], failure["request_id"]) == ("error", "id-1")
+    assert EVIL in failure["exception"]
+    (outside,) = [line for line in lines if line["logger"] == "outside"]
+    assert "request_id" not in outside
+    assert datetime.fromisoformat(outside["timestamp"]).tzinfo is not None
 
 
 def test_requests_leave_one_line_each_and_no_text(
