@@ -64,7 +64,11 @@ class Policy(ABC):
 
     evicts: ClassVar[bool] = True
     reads_rows: ClassVar[bool] = False
-    defaults: ClassVar[PolicyDefaults] = PolicyDefaults()
+
+    @property
+    def defaults(self) -> PolicyDefaults:
+        """How it wants to be driven unless the user says otherwise."""
+        return PolicyDefaults()
 
     @property
     def observation(self) -> Observation | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from paged_kv.policies.scissorhands import Scissorhands
 from paged_kv.policy import PolicyDefaults
@@ -17,9 +16,11 @@ class ScissorhandsPaper(Scissorhands):
     """
 
     counters: int | None = None
-    defaults: ClassVar[PolicyDefaults] = PolicyDefaults(
-        sinks=0, recent=10, lanes="uniform", drop=0.5, ceiling=True, streaming=True
-    )
+
+    @property
+    def defaults(self) -> PolicyDefaults:
+        """See `Policy.defaults`."""
+        return PolicyDefaults(sinks=0, recent=10, lanes="uniform", drop=0.5, ceiling=True, streaming=True)
 
 
 POLICY = ScissorhandsPaper()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -22,7 +21,11 @@ class SnapKV(Policy):
 
     window: int = 16
     counters: int | None = 4
-    defaults: ClassVar[PolicyDefaults] = PolicyDefaults(pool=15)
+
+    @property
+    def defaults(self) -> PolicyDefaults:
+        """See `Policy.defaults`."""
+        return PolicyDefaults(pool=15)
 
     @property
     def observation(self) -> Observation:

@@ -14,6 +14,7 @@ from torch import Tensor
 from paged_kv.eviction import EvictionDriver
 from paged_kv.plugins import names
 from paged_kv.policy import Policy, ScoreView, load_policy
+from paged_kv.value_weighting import ValueWeighted
 from tests.paged_kv.lanes import HEAD_DIM, World
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
@@ -82,7 +83,28 @@ def rkv(lane: Lane) -> list[float]:
     return scores + [float("inf")] * 8
 
 
+def caote(attention: list[float], lane: Lane) -> list[float]:
+    shares = [a / sum(attention) for a in attention]
+    output = sum(a * value for a, value in zip(shares, lane.values, strict=True))
+    return [a / (1 - a) * length(output - value) for a, value in zip(shares, lane.values, strict=True)]
+
+
+def caote_h2o(lane: Lane) -> list[float]:
+    return caote([sum(column) for column in lane.weights.T], lane)[: -(KEEP // 2)] + [float("inf")] * (KEEP // 2)
+
+
+def caote_snapkv(lane: Lane) -> list[float]:
+    return nearby(caote([sum(column[-14:]) for column in lane.weights.T], lane), 15)
+
+
+def caote_tova(lane: Lane) -> list[float]:
+    return caote(tova(lane), lane)
+
+
 FORMULAS: dict[str, Callable[[Lane], list[float]]] = {
+    "caote-h2o": caote_h2o,
+    "caote-snapkv": caote_snapkv,
+    "caote-tova": caote_tova,
     "h2o": h2o,
     "keydiff": keydiff,
     "knorm": knorm,
@@ -156,6 +178,28 @@ def test_rkv_scores_are_those_of_the_whole_matrix(counts: list[int]) -> None:
         torch.testing.assert_close(
             found[lane, :count], torch.tensor(expected, dtype=torch.float32), rtol=1e-4, atol=1e-7
         )
+
+
+def test_a_weighed_row_is_worth_what_the_output_loses_with_it() -> None:
+    """Row by row: drop it, let the other weights grow to sum up to 1, and see how far the output has moved."""
+    random = torch.Generator().manual_seed(1)
+    values = torch.randn(2, 9, HEAD_DIM, generator=random, dtype=torch.float64)
+    weights = torch.rand(2, 9, generator=random, dtype=torch.float64)
+    kept = [9, 6]
+    view = ScoreView(torch.arange(9), torch.tensor(kept), weights.float(), 4, 9, None, values.float())
+    found = load_policy("caote-tova").score(view)
+    for lane, count in enumerate(kept):
+        held, shares = values[lane, :count], weights[lane, :count] / weights[lane, :count].sum()
+        for row in range(count):
+            others = torch.arange(count) != row
+            left = (shares[others] / shares[others].sum()) @ held[others]
+            assert float(found[lane, row]) == pytest.approx(float((shares @ held - left).norm()), rel=1e-5)
+
+
+@pytest.mark.parametrize("name", ["scissorhands", "keydiff"])
+def test_values_weigh_nothing_but_attention(name: str) -> None:
+    with pytest.raises(ValueError, match="does not look at"):
+        ValueWeighted(load_policy(name))
 
 
 @pytest.mark.parametrize(("name", "expected"), [("h2o", [0.6, 0.9]), ("kvc", [0.2, 0.45]), ("tova", [0.4, 0.6])])

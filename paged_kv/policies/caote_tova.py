@@ -1,0 +1,6 @@
+"""CAOTE (Goel et al., arXiv 2504.14051) over TOVA: the attention of a row, weighed by its value."""
+
+from paged_kv.policies.tova import POLICY as BASE
+from paged_kv.value_weighting import ValueWeighted
+
+POLICY = ValueWeighted(BASE)
