@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from scheduler.request import Timings
+from scheduler.request import FinishReason, Timings
 from scheduler.stats import EngineStats, StepStats
 from server.protocol.responses import Usage
 
@@ -32,6 +34,7 @@ class Metrics:
     def __init__(self, model_name: str, max_model_len: int, cache_config: Mapping[str, str] | None = None) -> None:
         self._labels = {"model_name": model_name, "engine": "0"}
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
         lengths = _one_two_five(max_model_len)
         self._first_token = self._histogram("time_to_first_token_seconds", "To the first token.", _SECONDS_TO_FIRST)
         self._between_tokens = self._histogram("inter_token_latency_seconds", "Between tokens.", _SECONDS_BETWEEN)
@@ -62,6 +65,14 @@ class Metrics:
             [*self._labels, "finished_reason"],
             registry=self._registry,
         )
+        for reason in get_args(FinishReason):  # so that the first failure is an increase, and not a new series
+            self._ended.labels(**self._labels, finished_reason=reason)
+        self._last_step = Gauge(
+            "scissorserve:last_step_timestamp_seconds",
+            "Unix time at which the last step ended; 0 before the first.",
+            list(self._labels),
+            registry=self._registry,
+        ).labels(**self._labels)
         info = dict(cache_config or {}) | {"engine": "0"}
         Gauge("vllm:cache_config_info", "The KV cache.", list(info), registry=self._registry).labels(**info).set(1)
 
@@ -106,12 +117,18 @@ class Metrics:
     def step_done(self, step: StepStats) -> None:
         """See `scheduler.stats.EngineObserver`."""
         self._step_tokens.observe(step.num_tokens)
+        self._last_step.set_to_current_time()
         for part, seconds in step.parts.items():
             self._step_seconds.labels(**self._labels, part=part).inc(seconds)
 
-    def exposition(self, stats: EngineStats) -> bytes:
+    def exposition(self, stats: EngineStats, *, healthy: bool = True, ready: bool = True) -> bytes:
         """All metrics in Prometheus' text format, with the engine's own numbers as `stats` has them."""
-        return generate_latest(_Together(self._registry, _engine_metrics(stats, self._labels)))
+        state = {
+            "scissorserve:healthy": ("1 while requests make progress, else 0, as /health.", healthy),
+            "scissorserve:ready": ("1 while requests are welcome, else 0, as /ready.", ready),
+        }
+        more = chain(_gauges(state, self._labels), _engine_metrics(stats, self._labels))
+        return generate_latest(_Together(self._registry, more))
 
     def _histogram(self, name: str, help_text: str, buckets: Sequence[float]) -> Histogram:
         family = Histogram(f"vllm:{name}", help_text, list(self._labels), buckets=buckets, registry=self._registry)
@@ -145,10 +162,11 @@ def _engine_metrics(stats: EngineStats, labels: Mapping[str, str]) -> Iterator[M
         "scissorserve:kv_rows_evicted": ("KV rows evicted, over all lanes.", stats.rows_evicted_total),
         "scissorserve:kv_pages_freed": ("KV pages that eviction returned.", stats.pages_freed_total),
     }
-    for name, (help_text, value) in gauges.items():
-        gauge = GaugeMetricFamily(name, help_text, labels=names)
-        gauge.add_metric(values, value)
-        yield gauge
+    yield from _gauges(gauges, labels)
+    pages = GaugeMetricFamily("scissorserve:kv_pages", "KV pages by use.", labels=[*names, "use"])
+    pages.add_metric([*values, "held"], stats.pages_total - stats.pages_free)
+    pages.add_metric([*values, "free"], stats.pages_free)
+    yield pages
     for name, (help_text, value) in counters.items():
         counter = CounterMetricFamily(name, help_text, labels=names)
         counter.add_metric(values, value)
@@ -159,6 +177,13 @@ def _engine_metrics(stats: EngineStats, labels: Mapping[str, str]) -> Iterator[M
     for reason, total in stats.compressions_total.items():
         compressions.add_metric([*values, reason], total)
     yield compressions
+
+
+def _gauges(gauges: Mapping[str, tuple[str, float]], labels: Mapping[str, str]) -> Iterator[Metric]:
+    for name, (help_text, value) in gauges.items():
+        gauge = GaugeMetricFamily(name, help_text, labels=list(labels))
+        gauge.add_metric(list(labels.values()), value)
+        yield gauge
 
 
 def _one_two_five(limit: int) -> list[float]:

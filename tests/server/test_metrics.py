@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import httpx
@@ -16,6 +17,12 @@ from tests.server.stack import Model, Stack
 StackFactory = Callable[..., Stack]
 
 NAMES = {
+    "process_cpu_seconds",
+    "process_max_fds",
+    "process_open_fds",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+    "process_virtual_memory_bytes",
     "vllm:cache_config_info",
     "vllm:e2e_request_latency_seconds",
     "vllm:generation_tokens",
@@ -37,11 +44,15 @@ NAMES = {
     "vllm:request_success",
     "vllm:request_time_per_output_token_seconds",
     "vllm:time_to_first_token_seconds",
+    "scissorserve:healthy",
     "scissorserve:kv_compressions",
+    "scissorserve:kv_pages",
     "scissorserve:kv_pages_freed",
     "scissorserve:kv_rows_evicted",
     "scissorserve:kv_rows_kept",
+    "scissorserve:last_step_timestamp_seconds",
     "scissorserve:preemptions",
+    "scissorserve:ready",
     "scissorserve:step_seconds",
 }
 
@@ -63,7 +74,7 @@ def samples(exposition: str) -> dict[str, float]:
     found = {}
     for family in text_string_to_metric_families(exposition):
         for sample in family.samples:
-            labels = {k: v for k, v in sample.labels.items() if k in ("finished_reason", "reason", "le")}
+            labels = {k: v for k, v in sample.labels.items() if k in ("finished_reason", "reason", "use", "le")}
             found[sample.name + "".join(f",{value}" for value in labels.values())] = sample.value
     return found
 
@@ -73,6 +84,8 @@ def test_every_family_is_there_from_the_start() -> None:
     families = list(text_string_to_metric_families(exposition))
     assert {family.name for family in families if not family.name.endswith("_created")} == NAMES
     for family in families:
+        if family.name.startswith("process_"):
+            continue
         for sample in family.samples:
             assert sample.labels["engine"] == "0"
             assert sample.labels.get("model_name", "m") == "m"
@@ -85,10 +98,30 @@ def test_the_engines_numbers() -> None:
     assert found["vllm:num_requests_waiting"] == 2
     assert found["vllm:kv_cache_usage_perc"] == 0.25
     assert found["vllm:num_preemptions_total"] == found["scissorserve:preemptions_total"] == 4
+    assert (found["scissorserve:kv_pages,held"], found["scissorserve:kv_pages,free"]) == (25, 75)
     assert found["scissorserve:kv_rows_evicted_total"] == 7
     assert found["scissorserve:kv_pages_freed_total"] == 5
     assert found["scissorserve:kv_rows_kept"] == 40
     assert found["scissorserve:kv_compressions_total,pressure"] == 6
+
+
+def test_ends_that_have_not_come_yet_count_nothing() -> None:
+    found = samples(Metrics("m", 100).exposition(STATS).decode())
+    assert {name for name in found if name.startswith("vllm:request_success_total")} == {
+        f"vllm:request_success_total,{reason}" for reason in ("stop", "length", "abort", "error")
+    }
+    assert found["scissorserve:last_step_timestamp_seconds"] == 0
+
+
+def test_the_servers_state(stack: StackFactory) -> None:
+    async def state(client: httpx.AsyncClient) -> tuple[float, float]:
+        found = samples((await client.get("/metrics")).text)
+        return found["scissorserve:healthy"], found["scissorserve:ready"]
+
+    assert stack().run(state) == (1, 1)
+    draining = stack()
+    draining.services.lifecycle.begin_drain()
+    assert draining.run(state) == (0, 0)
 
 
 def test_what_is_counted() -> None:
@@ -122,6 +155,7 @@ def test_what_is_counted() -> None:
         "vllm:request_time_per_output_token_seconds_sum": 2,
         "vllm:request_generation_tokens_count": 4,
         "vllm:iteration_tokens_total_sum": 33,
+        "scissorserve:last_step_timestamp_seconds": time.time(),
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected)
 
