@@ -23,10 +23,17 @@ inline void rope(const float* x, const float* cosine, const float* sine, int64_t
     }
 }
 
+inline float dot(const float* a, const float* b, int64_t n) {
+    F total = zeros();
+    for (int64_t i = 0; i < n; i += W) total = fma(load(a + i), load(b + i), total);
+    return sum(total);
+}
+
 class Append {
   public:
     Append(const PagedCall& call, int64_t layer, const RotaryCall& rotary, const float* fused, float* queries)
-        : call_(call), rotary_(rotary), fused_(fused), queries_(queries), first_lane_(layer * call.kv_heads) {}
+        : call_(call), rotary_(rotary), fused_(fused), queries_(queries), first_lane_(layer * call.kv_heads),
+          features_((call.group + 2) * call.kv_heads * call.head_dim) {}
 
     void run() {
         const int64_t tokens = call_.starts[call_.sequences];
@@ -43,6 +50,7 @@ class Append {
     const float* fused_;
     float* queries_;
     int64_t first_lane_;
+    int64_t features_;  // of a token in `fused`
 
     template <class Row>
     void append(int64_t token) const {
@@ -52,7 +60,7 @@ class Append {
         float *turned = buffer.data(), *rotated = turned + d;
         const float* cosine = rotary_.cosine == nullptr ? nullptr : rotary_.cosine + token * d / 2;
         const float* sine = rotary_.sine == nullptr ? nullptr : rotary_.sine + token * d / 2;
-        const float* queries = fused_ + token * (heads + 2 * call_.kv_heads) * d;
+        const float* queries = fused_ + token * features_;
         const float* keys = queries + heads * d;
         const float* values = keys + call_.kv_heads * d;
         for (int64_t h = 0; h < heads; h++) rope(queries + h * d, cosine, sine, d, queries_ + (token * heads + h) * d);
@@ -66,8 +74,16 @@ class Append {
             }
             Row::encode(key, (uint8_t*)call_.keys + slot * call_.key_bytes, d);
             Row::encode(values + h * d, (uint8_t*)call_.values + slot * call_.value_bytes, d);
-            if (call_.state_bytes) std::memset(call_.state + slot * call_.state_bytes, 0, call_.state_bytes);
+            if (call_.scores)
+                score(queries, first_lane_ + h, call_.state + slot * call_.state_bytes);
+            else if (call_.state_bytes)
+                std::memset(call_.state + slot * call_.state_bytes, 0, call_.state_bytes);
         }
+    }
+
+    void score(const float* token, int64_t lane, uint8_t* state) const {
+        for (int64_t s = lane * call_.scores; s < (lane + 1) * call_.scores; s++, state += 2)
+            store_half(state, dot(token, call_.score_weights + s * features_, features_) + call_.score_bias[s]);
     }
 };
 

@@ -39,6 +39,11 @@ struct PagedCall {
     int64_t window;  // queries; 0: a float32 sum over all
     int64_t sums;    // that the window is split into, float16 for probabilities and else bytes; 0: a bit per query
     float decay;
+
+    // What scores a row when it is written, float16 each, in its state; see paged_kv/scoring.py.
+    const float* score_weights;  // [layers, kv_heads, scores, (group + 2) * kv_heads * head_dim]
+    const float* score_bias;     // [layers, kv_heads, scores]
+    int64_t scores;              // 0: none
 };
 
 // RoPE at each token's position; both null: none.

@@ -32,6 +32,8 @@ class PagedCall(ctypes.Structure):
         *[(name, _INT) for name in ("sequences", "lanes", "table_width", "kv_heads", "group")],
         *[(name, _INT) for name in ("measure", "window", "sums")],
         ("decay", ctypes.c_float),
+        *[(name, Address) for name in ("score_weights", "score_bias")],
+        ("scores", _INT),
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from functools import cached_property
@@ -15,6 +16,7 @@ from models.errors import ModelError
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_FINGERPRINTED = 64  # numbers of a tensor
 
 
 class Checkpoint:
@@ -57,6 +59,15 @@ class Checkpoint:
         except SafetensorError as error:
             raise ModelError(f"{self.folder / file} does not hold {name!r} as its index says ({error})") from error
         return tensor
+
+    def fingerprint(self) -> str:
+        """Tells models apart, as hexadecimal: from the shapes of all tensors and the first numbers of each."""
+        digest = hashlib.sha256()
+        for name in sorted(self.names()):
+            tensor = self.tensor(name)
+            digest.update(f"{name} {tuple(tensor.shape)} ".encode())
+            digest.update(tensor.flatten()[:_FINGERPRINTED].double().numpy().tobytes())
+        return digest.hexdigest()
 
     @cached_property
     def _file_of(self) -> Mapping[str, str]:

@@ -35,6 +35,7 @@ class AttentionBackend(ABC):
         """Store the new rows of `layer`, and return the queries to attend with, [T, heads, head_dim].
 
         `fused` [T, (heads + 2 * kv_heads) * head_dim] holds queries, keys and values side by side, not yet rotated.
+        If the pool has a scorer, the rows are scored.
         """
         heads = fused.shape[1] // pool.head_dim - 2 * batch.kv_heads
         split = (heads, batch.kv_heads, batch.kv_heads)
@@ -42,7 +43,10 @@ class AttentionBackend(ABC):
         queries, keys, values = parts
         queries, keys = (queries, keys) if rotary is None else (rotary(queries), rotary(keys))
         lanes = slice(layer * batch.kv_heads, (layer + 1) * batch.kv_heads)
-        pool.write(batch.new_slots[:, lanes].flatten(), keys.flatten(0, 1), values.flatten(0, 1))
+        slots = batch.new_slots[:, lanes].flatten()
+        pool.write(slots, keys.flatten(0, 1), values.flatten(0, 1))
+        if pool.scorer is not None:
+            pool.state.flatten(0, 1).index_copy_(0, slots, pool.scorer.state(layer, fused).flatten(0, 1))
         return queries
 
     @abstractmethod

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from paged_kv.batch import TableMirror
+from paged_kv.lanes import LaneProfile
 from paged_kv.policy import LaneMode, Policy, ScoreView
 from paged_kv.pool import KVPool
 from paged_kv.smoothing import highest_nearby
@@ -19,8 +20,9 @@ class EvictionDriver:
 
     The first `sinks` and the last `recent` rows of every lane survive whatever their score. `lanes`: who competes for
     the rows to keep; "uniform" gives every lane the same count, "layer" lets the lanes of a layer compete, "global"
-    all lanes of the sequence. Lane of layer l, KV head h: `l * kv_heads + h`. `pool` is odd: before lanes compete, a
-    row gets the highest score of so many rows around it; those that survive in any case lend theirs to nobody.
+    all lanes of the sequence, and "profile" gives each lane what `profile` says. Lane of layer l, KV head h:
+    `l * kv_heads + h`. `pool` is odd: before lanes compete, a row gets the highest score of so many rows around it;
+    those that survive in any case lend theirs to nobody.
     """
 
     policy: Policy
@@ -29,10 +31,13 @@ class EvictionDriver:
     lanes: LaneMode
     kv_heads: int
     pool: int = 1
+    profile: LaneProfile | None = None
 
     def __post_init__(self) -> None:
         if self.pool < 1 or self.pool % 2 == 0:
             raise ValueError(f"pool is an odd number of rows, got {self.pool}")
+        if self.lanes == "profile" and self.profile is None:
+            raise ValueError("lanes cannot follow a profile where none is given")
 
     def compress(self, pool: KVPool, mirror: TableMirror, slot: int, keep_rows: int, seen: int) -> Tensor:
         """Leave the best `keep_rows` rows of `slot`, counted over all lanes; returns the rows left, int64 [lanes].
@@ -44,7 +49,9 @@ class EvictionDriver:
         addresses = mirror.slots_of_rows(slot)
         rows = torch.arange(addresses.shape[1], device=addresses.device)
         keys, values = self._vectors(pool, addresses, rows < kept.unsqueeze(-1))
-        view = ScoreView(rows, kept, self._statistic(pool, addresses), keep_rows // kept.numel(), seen, keys, values)
+        statistic, written = self._state(pool, addresses)
+        keep = keep_rows // kept.numel()
+        view = ScoreView(rows, kept, statistic, keep, seen, keys, values, written)
         survives = self.choose(self.policy.score(view), view, keep_rows)
         left = survives.sum(dim=1)
         targets = rows < left.unsqueeze(-1)
@@ -65,15 +72,22 @@ class EvictionDriver:
         mirrored = age.clamp(min=0)  # the row of each age, as well as the age of each row
         by_age = ranked.gather(1, mirrored).masked_fill(age < 0, float("-inf"))
         order = self._competitors(by_age).argsort(dim=1, descending=True, stable=True)
-        winners = torch.zeros_like(order, dtype=torch.bool)
-        winners.scatter_(1, order[:, : keep_rows // order.shape[0]], True)
+        places = torch.arange(order.shape[1], device=order.device)
+        winners = torch.empty_like(order, dtype=torch.bool)
+        winners.scatter_(1, order, places < self._quotas(view, keep_rows, order.shape[0]).unsqueeze(-1))
         survives = winners.view(order.shape[0], view.rows.numel(), -1).mT.reshape(by_age.shape)
         return survives.gather(1, mirrored) & (age >= 0)
 
     def _competitors(self, by_age: Tensor) -> Tensor:
         """Scores [lanes, R] as [groups, R * lanes of the group], age before lane."""
-        size = {"uniform": 1, "layer": self.kv_heads, "global": by_age.shape[0]}[self.lanes]
+        size = {"layer": self.kv_heads, "global": by_age.shape[0]}.get(self.lanes, 1)
         return by_age.view(-1, size, by_age.shape[1]).mT.flatten(1, 2)
+
+    def _quotas(self, view: ScoreView, keep_rows: int, groups: int) -> Tensor:
+        """How many rows each group of competing lanes keeps, int64 [groups]."""
+        if self.profile is not None and self.lanes == "profile":
+            return self.profile.counts(keep_rows, view.kept, view.seen, self.sinks + self.recent)
+        return view.kept.new_full((groups,), keep_rows // groups)
 
     def _vectors(self, pool: KVPool, addresses: Tensor, is_row: Tensor) -> tuple[Tensor | None, Tensor | None]:
         if not self.policy.reads_rows:
@@ -82,8 +96,12 @@ class EvictionDriver:
         keys, values = (torch.where(is_row.unsqueeze(-1), pool.format.decode(plane), 0.0) for plane in planes)
         return keys, values
 
-    @staticmethod
-    def _statistic(pool: KVPool, addresses: Tensor) -> Tensor | None:
-        if pool.observation is None:
-            return None
-        return pool.observation.statistic(pool.state.flatten(0, 1)[addresses])
+    def _state(self, pool: KVPool, addresses: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """What observation and scorer have noted about each row, of those that the policy has."""
+        if not self.policy.state_bytes:
+            return None, None
+        state = pool.state.flatten(0, 1)[addresses]
+        if pool.scorer is not None:
+            return None, pool.scorer.scores(state)
+        assert pool.observation is not None
+        return pool.observation.statistic(state), None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from torch import Tensor
 
+from paged_kv.calibration import Calibration
 from paged_kv.observation import Observation
 from paged_kv.plugins import load
+from paged_kv.scoring import LinearScorer
 
-LaneMode = Literal["uniform", "layer", "global"]
+LaneMode = Literal["uniform", "layer", "global", "profile"]
 _TINY = 1e-30
 
 
@@ -20,9 +22,10 @@ class ScoreView:
     """What a policy may see of one sequence: `rows` int64 [R] counts row numbers within a lane, oldest first.
 
     `kept` int64 [lanes]: rows each lane holds. `statistic` float32 [lanes, R]: what the policy's observation gathered,
-    None without one. `keep` is the rows per lane that will be left, as a mean; `seen` the tokens computed so far.
-    `keys`, `values` float32 [lanes, R, head_dim], zero behind a lane's end: for a policy that `reads_rows`, else None.
-    Keys may be rotated, all alike, which changes neither their lengths nor the angles between them.
+    None without one; `written` float32 [lanes, R, scores]: what its scorer gave, None without one. `keep` is the rows
+    per lane that will be left, as a mean; `seen` the tokens computed so far. `keys`, `values` float32
+    [lanes, R, head_dim], zero behind a lane's end: for a policy that `reads_rows`, else None. Keys may be rotated, all
+    alike, which changes neither their lengths nor the angles between them.
     """
 
     rows: Tensor
@@ -32,6 +35,7 @@ class ScoreView:
     seen: int
     keys: Tensor | None = None
     values: Tensor | None = None
+    written: Tensor | None = None
 
     @property
     def age(self) -> Tensor:
@@ -75,9 +79,27 @@ class Policy(ABC):
         """What attention must note down for this policy; None if it needs nothing."""
         return None
 
+    @property
+    def scorer(self) -> LinearScorer | None:
+        """What scores rows when they are written; None if nothing does."""
+        return None
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that every row carries for this policy."""
+        return notes.state_bytes if (notes := self.observation or self.scorer) else 0
+
     @abstractmethod
     def score(self, view: ScoreView) -> Tensor:
         """Scores float32 [lanes, R]; what stands behind a lane's end is ignored."""
+
+
+class CalibratedPolicy(Policy):
+    """A policy that is made for one model by what was measured on it."""
+
+    @abstractmethod
+    def calibrated(self, calibration: Calibration) -> Self:
+        """This policy for the model that `calibration` is of."""
 
 
 def load_policy(name: str) -> Policy:

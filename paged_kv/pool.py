@@ -11,15 +11,17 @@ from torch import Tensor
 from paged_kv.format import PageFormat
 from paged_kv.observation import Observation
 from paged_kv.rotation import Rotation
+from paged_kv.scoring import LinearScorer
 
 
 class KVPool:
     """Owns the tensors of the pool, allocated once. A row is addressed by its slot, `page * page_size + offset`.
 
         keys, values   [num_pages, page_size, width]        stored vectors, see `PageFormat`
-        state          [num_pages, page_size, state_bytes]  uint8, what the observation keeps about each row
+        state          [num_pages, page_size, state_bytes]  uint8, what observation or scorer keeps about each row
 
-    Page 0 stays zero: padded tables point at it. Keys are stored under `rotation`, if the format asks for one.
+    A pool has an `observation` or a `scorer`, or neither. Page 0 stays zero: padded tables point at it. Keys are stored
+    under `rotation`, if the format asks for one.
     The runner's thread alone touches the pool.
     """
 
@@ -30,24 +32,26 @@ class KVPool:
         head_dim: int,
         page_format: PageFormat,
         observation: Observation | None = None,
+        scorer: LinearScorer | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
+        assert observation is None or scorer is None, "a row has one state"
         self.page_size = page_size
         self.head_dim = head_dim
         self.format = page_format
         self.observation = observation
+        self.scorer = scorer
         self.rotation = Rotation(head_dim) if page_format.rotates_keys else None
         width = page_format.width(head_dim)
         self.keys = _zeros((num_pages, page_size, width), page_format.dtype, device)
         self.values = _zeros((num_pages, page_size, width), page_format.dtype, device)
-        state_bytes = observation.state_bytes if observation else 0
+        state_bytes = notes.state_bytes if (notes := observation or scorer) else 0
         self.state = _zeros((num_pages, page_size, state_bytes), torch.uint8, device)
 
     @staticmethod
-    def bytes_per_page(page_size: int, head_dim: int, page_format: PageFormat, observation: Observation | None) -> int:
+    def bytes_per_page(page_size: int, head_dim: int, page_format: PageFormat, state_bytes: int) -> int:
         """What one page costs, everything included."""
-        state = observation.state_bytes if observation else 0
-        return page_size * (page_format.bytes_per_row(head_dim) + state)
+        return page_size * (page_format.bytes_per_row(head_dim) + state_bytes)
 
     def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store new rows: `slots` int64 [n], `keys` and `values` float [n, head_dim]. Their state starts at zero."""

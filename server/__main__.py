@@ -18,16 +18,26 @@ _SPIN_COUNT = "20000"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until told to stop; returns the process's exit status."""
-    options = parse(sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    _spare_the_cores()
+    if arguments[:1] == ["calibrate"]:
+        from server import calibrate
+
+        return calibrate.main(arguments[1:])
+    options = parse(arguments)
     if options.version:
         print(own_version())
         return 0
     signal.signal(signal.SIGTERM, _leave)  # as process 1 of a container, nothing else would end the loading
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
-    from server.command import run  # OpenMP reads its environment when torch is loaded
+    from server.command import run
 
     return run(options)
+
+
+def _spare_the_cores() -> None:
+    """OpenMP reads its environment when torch is loaded, which must come after this."""
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
 
 
 def _leave(number: int, _: FrameType | None) -> NoReturn:

@@ -109,8 +109,14 @@ def _add_kv_flags(group: argparse._ArgumentGroup) -> None:
     add("--block-size", "--page-size", type=_number(1, 256), default=16, metavar="ROWS", help="per page (%(default)s)")
     formats = ["auto", *names("paged_kv.formats")]
     add("--kv-cache-dtype", choices=formats, default="auto", help="of rows (%(default)s: int8, or as --dtype)")
-    policies = names("paged_kv.policies")
-    add("--kv-policy", choices=policies, default="scissorhands", help="which rows are worth keeping (%(default)s)")
+    policies = ["auto", *names("paged_kv.policies")]
+    add(
+        "--kv-policy",
+        choices=policies,
+        default="auto",
+        help="which rows are worth keeping (%(default)s: calibrated if the model is, else scissorhands)",
+    )
+    add("--kv-calibration", type=Path, metavar="FILE", help="of the model (default: where `calibrate` puts it)")
     add(
         "--kv-budget",
         type=_checked(parse_budget),
@@ -126,7 +132,7 @@ def _add_kv_flags(group: argparse._ArgumentGroup) -> None:
     )
     add("--kv-sinks", type=_number(0), metavar="ROWS", help="first rows of a lane, never evicted (by policy)")
     add("--kv-window", type=_number(1), metavar="ROWS", help="last rows of a lane, never evicted (by policy)")
-    add("--kv-lanes", choices=["uniform", "layer", "global"], help="lanes that compete for rows (by policy)")
+    add("--kv-lanes", choices=["uniform", "layer", "global", "profile"], help="lanes that compete (by policy)")
     add(
         "--kv-pool",
         type=_checked(parse_pool),
@@ -183,6 +189,7 @@ def engine_options(parsed: argparse.Namespace) -> EngineOptions:
         kv_window=parsed.kv_window,
         kv_lanes=parsed.kv_lanes,
         kv_pool=parsed.kv_pool,
+        kv_calibration=parsed.kv_calibration,
         attention_backend=parsed.attention_backend,
         debug_pages=parsed.debug_pages,
     )

@@ -20,7 +20,8 @@ from server.app import create_app
 from server.check import report
 from server.cli import engine_options, own_version
 from server.file_limit import raise_file_limit
-from server.launch import Assembly, LaunchError, assemble
+from server.launch import Assembly, assemble
+from server.launch_error import LaunchError
 from server.logs import log_config
 from server.metrics import Metrics
 from server.observer import Tracer

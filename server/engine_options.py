@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+LaneMode = Literal["uniform", "layer", "global", "profile"]
+
 _GIB = 2**30
 _UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "t": 1000**4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
@@ -30,13 +32,14 @@ class EngineOptions:
     page_size: int = 16
     kv_cache_memory_bytes: int | None = None
     kv_cache_dtype: str = "auto"
-    kv_policy: str = "scissorhands"
+    kv_policy: str = "auto"
     kv_budget: float | int = 0.2
     kv_evict: Literal["pressure", "always"] = "pressure"
     kv_sinks: int | None = None
     kv_window: int | None = None
-    kv_lanes: Literal["uniform", "layer", "global"] | None = None
+    kv_lanes: LaneMode | None = None
     kv_pool: int | None = None
+    kv_calibration: Path | None = None
     attention_backend: str = "auto"
     debug_pages: bool = False
 

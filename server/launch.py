@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,22 +20,18 @@ from paged_kv.backend import AttentionBackend, load_backend
 from paged_kv.batch import TableMirror
 from paged_kv.eviction import EvictionDriver
 from paged_kv.format import load_format
-from paged_kv.plugins import names
-from paged_kv.policy import Policy, load_policy
+from paged_kv.policy import Policy
 from paged_kv.pool import KVPool
-from scheduler.budget import EvictionRules
 from scheduler.config import SchedulerConfig
 from scheduler.engine import AsyncEngine
 from scheduler.scheduler import Scheduler
 from scheduler.stats import EngineObserver
 from server.engine_options import EngineOptions, default_pool_bytes
+from server.eviction_options import driver_of, offered_policies, rules_of, with_policy
+from server.launch_error import LaunchError
 from server.memory_plan import MemoryPlan, memory_limit, plan_memory
 
 logger = logging.getLogger(__name__)
-
-
-class LaunchError(Exception):
-    """The options cannot work together; the message says which to change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +56,8 @@ class Assembly:
 def assemble(options: EngineOptions) -> Assembly:
     """Load the model, allocate the pool, and join them. Raises LaunchError, ModelError."""
     checkpoint = Checkpoint(prepare_model(options.model, options.cache_dir or default_cache_dir(), logger.info))
-    policies = offered_policies(options.kv_policy)
+    options, calibration = with_policy(options, checkpoint)
+    policies = offered_policies(options.kv_policy, calibration)
     dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
     quantize = _quantizes(options)
     model = load_model(checkpoint, dtype, quantize=quantize)
@@ -69,23 +65,18 @@ def assemble(options: EngineOptions) -> Assembly:
     backend = _backend(options, model.config)
     options = _settled(options, model.config, backend, quantize=quantize)
     pool = _pool(options, model.config, policies[options.kv_policy])
-    config = _scheduler_config(options, model.config, checkpoint, pool, policies)
+    drivers = {
+        name: driver_of(policy, options, model.config.num_kv_heads, calibration) for name, policy in policies.items()
+    }
+    config = _scheduler_config(options, model.config, checkpoint, pool, drivers)
     mirror = TableMirror(options.max_num_seqs, model.config.num_layers, model.config.num_kv_heads, options.page_size)
-    drivers = {name: _driver(options, policy, model.config) for name, policy in policies.items()}
     runner = ModelRunner(model, pool, mirror, backend, drivers, tokenizer.vocab_size)
     scheduler = Scheduler(config)
     computes = "8-bit weights and activations" if quantize else options.dtype.replace("auto", "float32")
-    summary = (f"Linear layers: {computes}; attention: {backend}", *_summary(options, model.config, scheduler, pool))
+    more = _summary(options, model.config, scheduler, pool, drivers[options.kv_policy].lanes)
+    summary = (f"Linear layers: {computes}; attention: {backend}", *more)
     plan = plan_memory(model, scheduler, _page_bytes(pool))
     return Assembly(scheduler, runner, tokenizer, options, plan, summary)
-
-
-def offered_policies(default: str) -> Mapping[str, Policy]:
-    """The policies that requests may name: the server's, and those that need no note of attention weights."""
-    loaded = {name: load_policy(name) for name in names("paged_kv.policies")}
-    if default not in loaded:
-        raise LaunchError(f"--kv-policy {default} is not known; choose one of: {', '.join(loaded)}")
-    return {name: policy for name, policy in loaded.items() if name == default or policy.observation is None}
 
 
 def _chat_template(options: EngineOptions) -> str | None:
@@ -95,18 +86,6 @@ def _chat_template(options: EngineOptions) -> str | None:
         return options.chat_template.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise LaunchError(f"--chat-template {options.chat_template} cannot be read: {error}") from error
-
-
-def _driver(options: EngineOptions, policy: Policy, model: ModelConfig) -> EvictionDriver:
-    defaults = policy.defaults
-    return EvictionDriver(
-        policy=policy,
-        sinks=defaults.sinks if options.kv_sinks is None else options.kv_sinks,
-        recent=defaults.recent if options.kv_window is None else options.kv_window,
-        lanes=options.kv_lanes or defaults.lanes,
-        kv_heads=model.num_kv_heads,
-        pool=defaults.pool if options.kv_pool is None else options.kv_pool,
-    )
 
 
 def _quantizes(options: EngineOptions) -> bool:
@@ -126,16 +105,6 @@ def _backend(options: EngineOptions, model: ModelConfig) -> AttentionBackend:
         return load_backend(options.attention_backend, model.head_dim)
     except ValueError as error:
         raise LaunchError(f"--attention-backend: {error}; auto takes one that can") from error
-
-
-def _rules(options: EngineOptions, policy: Policy, model: ModelConfig) -> EvictionRules | None:
-    if not policy.evicts:
-        return None
-    driver, defaults = _driver(options, policy, model), policy.defaults
-    least = driver.sinks + driver.recent + 1
-    if defaults.ceiling:  # what a drop leaves of the smallest budget must hold the protected rows, too
-        least = math.ceil(least / (1 - defaults.drop))
-    return EvictionRules(least, defaults.drop, defaults.ceiling, defaults.streaming)
 
 
 def _settled(options: EngineOptions, model: ModelConfig, backend: AttentionBackend, *, quantize: bool) -> EngineOptions:
@@ -172,7 +141,7 @@ def _pool(options: EngineOptions, model: ModelConfig, policy: Policy) -> KVPool:
             f"model's is {model.head_dim}; choose float32 or bfloat16"
         )
     memory = options.kv_cache_memory_bytes or 0
-    page = KVPool.bytes_per_page(options.page_size, model.head_dim, page_format, policy.observation)
+    page = KVPool.bytes_per_page(options.page_size, model.head_dim, page_format, policy.state_bytes)
     least = 2 * model.num_lanes + 1
     if memory // page < least:
         raise LaunchError(
@@ -180,7 +149,7 @@ def _pool(options: EngineOptions, model: ModelConfig, policy: Policy) -> KVPool:
             f"{least}; give at least {least * page // 2**20 + 1}MiB"
         )
     try:
-        return KVPool(memory // page, options.page_size, model.head_dim, page_format, policy.observation)
+        return KVPool(memory // page, options.page_size, model.head_dim, page_format, policy.observation, policy.scorer)
     except MemoryError as error:
         raise LaunchError(
             f"--kv-cache-memory-bytes {memory} is more than this machine gives to a process; it has "
@@ -193,7 +162,7 @@ def _scheduler_config(
     model: ModelConfig,
     checkpoint: Checkpoint,
     pool: KVPool,
-    policies: Mapping[str, Policy],
+    drivers: Mapping[str, EvictionDriver],
 ) -> SchedulerConfig:
     if options.max_model_len is not None and options.max_model_len > model.max_position:
         raise LaunchError(
@@ -207,7 +176,7 @@ def _scheduler_config(
             max_model_len=options.max_model_len or model.max_position,
             max_num_seqs=options.max_num_seqs,
             max_num_batched_tokens=options.max_num_batched_tokens,
-            policies={name: _rules(options, policy, model) for name, policy in policies.items()},
+            policies={name: rules_of(driver) for name, driver in drivers.items()},
             default_policy=options.kv_policy,
             default_budget=options.kv_budget,
             evict=options.kv_evict,
@@ -221,10 +190,16 @@ def _scheduler_config(
 
 
 def _page_bytes(pool: KVPool) -> int:
-    return pool.bytes_per_page(pool.page_size, pool.head_dim, pool.format, pool.observation)
+    return pool.bytes_per_page(pool.page_size, pool.head_dim, pool.format, pool.state.shape[2])
 
 
-def _summary(options: EngineOptions, model: ModelConfig, scheduler: Scheduler, pool: KVPool) -> tuple[str, ...]:
+def _summary(
+    options: EngineOptions,
+    model: ModelConfig,
+    scheduler: Scheduler,
+    pool: KVPool,
+    lanes: str,
+) -> tuple[str, ...]:
     num_pages = pool.keys.shape[0]
     page = _page_bytes(pool)
     whole = scheduler.memory.allocator.num_usable // model.num_lanes * pool.page_size
@@ -247,7 +222,7 @@ def _summary(options: EngineOptions, model: ModelConfig, scheduler: Scheduler, p
                 options.kv_evict
             ]
         )
-        lines.append(f"Eviction: {options.kv_policy}, budget {budget}, {when}")
+        lines.append(f"Eviction: {options.kv_policy}, lanes {lanes}, budget {budget}, {when}")
     if whole < scheduler.config.max_model_len:
         lines.append(
             f"The KV memory holds {whole:,} tokens, less than the context of {scheduler.config.max_model_len:,}: "

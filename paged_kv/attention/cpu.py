@@ -90,6 +90,9 @@ class CpuBackend(AttentionBackend):
             window=(observation.window or 0) if observation else 0,
             sums=observation.sums if observation else 0,
             decay=observation.decay if observation else 1.0,
+            score_weights=address(pool.scorer.weights) if pool.scorer else None,
+            score_bias=address(pool.scorer.bias) if pool.scorer else None,
+            scores=pool.scorer.num_scores if pool.scorer else 0,
         )
         self._batch = batch
 

@@ -15,15 +15,19 @@ from transformers import PreTrainedModel
 
 from models.causal_lm import CausalLM
 from models.checkpoint import Checkpoint
+from models.config import ModelConfig
 from models.loader import load_model
 from models.runner import ModelRunner
 from paged_kv.backend import load_backend
 from paged_kv.batch import TableMirror
+from paged_kv.calibration import Calibration
 from paged_kv.eviction import EvictionDriver
 from paged_kv.format import load_format
+from paged_kv.lanes import LaneProfile
 from paged_kv.plugins import names
-from paged_kv.policy import Policy, load_policy
+from paged_kv.policy import CalibratedPolicy, Policy, load_policy
 from paged_kv.pool import KVPool
+from paged_kv.scoring import LinearScorer
 from scheduler.budget import EvictionRules
 from scheduler.config import SchedulerConfig
 from scheduler.request import Finish, GenerationRequest, SamplingParams, TokenLogprob
@@ -59,7 +63,8 @@ class Stack:
         vocab_size: int | None = None,
         **limits: Any,
     ) -> None:
-        config, loaded = model.config, {name: load_policy(name) for name in {policy, "full", "streaming"}}
+        config = model.config
+        loaded = {name: policy_for(config, name) for name in {policy, "full", "streaming"}}
         settings: dict[str, Any] = {
             "num_lanes": config.num_lanes,
             "num_pages": 1 + config.num_lanes * rows // page_size,
@@ -74,8 +79,8 @@ class Stack:
         }
         self.scheduler = Scheduler(SchedulerConfig(**(settings | limits)))
         self.mirror = TableMirror(self.scheduler.config.max_num_seqs, config.num_layers, config.num_kv_heads, page_size)
-        pool_format, observation = load_format("float32"), loaded[policy].observation
-        pool = KVPool(settings["num_pages"], page_size, config.head_dim, pool_format, observation)
+        notes = loaded[policy].observation, loaded[policy].scorer
+        pool = KVPool(settings["num_pages"], page_size, config.head_dim, load_format("float32"), *notes)
         pool.poison(torch.arange(1, settings["num_pages"]))
         drivers = {
             name: EvictionDriver(each, SINKS, RECENT, each.defaults.lanes, config.num_kv_heads, each.defaults.pool)
@@ -105,6 +110,17 @@ class Stack:
         allocator = self.scheduler.memory.allocator
         assert allocator.num_free == allocator.num_usable
         return list(choices.values())
+
+
+def policy_for(config: ModelConfig, name: str) -> Policy:
+    """The policy called `name`, by random scores where it needs a calibration."""
+    policy = load_policy(name)
+    if not isinstance(policy, CalibratedPolicy):
+        return policy
+    features = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+    shape, random = (config.num_layers, config.num_kv_heads, 2), torch.Generator().manual_seed(5)
+    scorer = LinearScorer(torch.randn(*shape, features, generator=random), torch.randn(*shape, generator=random))
+    return policy.calibrated(Calibration(scorer, LaneProfile(torch.ones(1), torch.ones(1, config.num_lanes))))
 
 
 def _rules(policy: Policy) -> EvictionRules | None:

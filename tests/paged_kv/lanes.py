@@ -12,6 +12,7 @@ from paged_kv.format import load_format
 from paged_kv.observation import Observation
 from paged_kv.pool import KVPool
 from paged_kv.rotation import Rotation
+from paged_kv.scoring import LinearScorer
 from paged_kv.table import PageTable
 
 HEAD_DIM = 32
@@ -31,10 +32,11 @@ class World:
         head_dim: int = HEAD_DIM,
         page_format: str = "float32",
         observation: Observation | None = None,
+        scorer: LinearScorer | None = None,
         seed: int = 0,
     ) -> None:
         self.num_layers, self.kv_heads, self.group, self.head_dim = num_layers, kv_heads, group, head_dim
-        self.pool = KVPool(num_pages, page_size, head_dim, load_format(page_format), observation)
+        self.pool = KVPool(num_pages, page_size, head_dim, load_format(page_format), observation, scorer)
         self.allocator = PageAllocator(num_pages)
         self.mirror = TableMirror(8, num_layers, kv_heads, page_size)
         self.tables: dict[int, PageTable] = {}

@@ -177,7 +177,8 @@ def test_every_policy_scores_every_row(name: str) -> None:
     policy = load_policy(name)
     statistic = torch.rand(3, 10) if policy.observation is not None else None
     rows = torch.randn(2, 3, 10, HEAD_DIM) if policy.reads_rows else (None, None)
-    view = ScoreView(torch.arange(10), torch.tensor([10, 4, 1]), statistic, 5, 20, *rows)
+    written = torch.randn(3, 10, 2)
+    view = ScoreView(torch.arange(10), torch.tensor([10, 4, 1]), statistic, 5, 20, *rows, written)
     scores = policy.score(view)
     assert scores.shape == (3, 10)
     assert scores.dtype == torch.float32

@@ -11,7 +11,7 @@ from server.cli import engine_options, parse
 from server.command import keys_in
 from server.engine_options import EngineOptions, default_pool_bytes, parse_budget, parse_size
 from server.file_limit import raise_file_limit
-from server.launch import LaunchError
+from server.launch_error import LaunchError
 from server.settings import ServerSettings
 
 

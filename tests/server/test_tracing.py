@@ -16,7 +16,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from server.app import create_app
 from server.cli import parse
 from server.command import tracer_for
-from server.launch import LaunchError
+from server.launch_error import LaunchError
 from server.settings import ServerSettings
 from server.tracing import Tracing
 from tests.server.stack import CHAT_HI, CHAT_HI_TEXT, Model, Stack

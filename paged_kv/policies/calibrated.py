@@ -1,0 +1,52 @@
+"""Calibrated: a row's importance as a linear map predicts it when the row is written.
+
+After KVzip (Kim et al., arXiv 2505.23416), which scores a row by the attention it gets while the model repeats its
+context, and KVzap (arXiv 2601.07891), which predicts that score from hidden states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from paged_kv.calibration import Calibration
+from paged_kv.policy import CalibratedPolicy, PolicyDefaults, ScoreView
+from paged_kv.scoring import LinearScorer
+
+_FIRST = 1e6  # above the logarithm of anything
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated(CalibratedPolicy):
+    """Half of what stays (`recalled`) are the rows with the highest score for being repeated, so that facts survive.
+
+    The others go by that score plus `flow` times the score for being attended to by the text that follows, so that
+    the text can go on. Lanes compete, because the scores are logarithms of weights and comparable between all.
+    """
+
+    recalled: float = 0.5
+    flow: float = 2.0
+    scorer: LinearScorer | None = None
+
+    @property
+    def defaults(self) -> PolicyDefaults:
+        """See `Policy.defaults`."""
+        return PolicyDefaults(recent=16, lanes="global")
+
+    def calibrated(self, calibration: Calibration) -> Calibrated:
+        """See `CalibratedPolicy.calibrated`."""
+        return replace(self, scorer=calibration.scorer)
+
+    def score(self, view: ScoreView) -> Tensor:
+        """See `Policy.score`."""
+        assert view.written is not None
+        recall, flow = view.written.unbind(-1)
+        held = recall[view.age >= 0]
+        first = min(int(self.recalled * view.keep * view.kept.numel()), held.numel())
+        least = held.topk(first).values[-1] if first else torch.inf
+        return recall + self.flow * flow + torch.where(recall >= least, _FIRST, 0.0)
+
+
+POLICY = Calibrated()
