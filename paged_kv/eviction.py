@@ -66,8 +66,9 @@ class EvictionDriver:
         age = view.age
         protected = (view.rows < self.sinks) | (age < self.recent)
         ranked = torch.nan_to_num(scores.float(), nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
+        ranked = highest_nearby(ranked.masked_fill(protected | (age < 0), float("-inf")), self.pool)
+        ranked = ranked.clamp(max=torch.finfo(torch.float32).max)  # a policy's certain rows stand behind the protected
         ranked = ranked.masked_fill(protected, float("inf")).masked_fill(age < 0, float("-inf"))
-        ranked = highest_nearby(ranked, self.pool)
         # Lanes lie side by side by age, newest first, so that a stable sort breaks ties the same way in all of them.
         mirrored = age.clamp(min=0)  # the row of each age, as well as the age of each row
         by_age = ranked.gather(1, mirrored).masked_fill(age < 0, float("-inf"))

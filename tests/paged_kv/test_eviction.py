@@ -70,6 +70,14 @@ def test_sinks_and_recent_rows_survive_the_worst_scores() -> None:
     assert compress(world, driver, 12) == [[0, 1, 6, 7, 8, 9]] * 2
 
 
+def test_rows_that_a_policy_insists_on_stand_behind_the_protected_ones() -> None:
+    world = filled([10, 10])
+    scores = torch.arange(10.0).repeat(2, 1)
+    scores[:, 4:9] = float("inf")
+    driver = EvictionDriver(Given(scores), sinks=2, recent=1, lanes="uniform", kv_heads=2)
+    assert compress(world, driver, 10) == [[0, 1, 7, 8, 9]] * 2
+
+
 def test_equal_scores_keep_the_newer_rows() -> None:
     world = filled([8, 5])
     driver = EvictionDriver(Given(torch.zeros(2, 8)), sinks=0, recent=0, lanes="global", kv_heads=2)
@@ -153,6 +161,7 @@ def test_any_choice_keeps_order_counts_and_protected_rows(data: st.DataObject) -
     mode: LaneMode = data.draw(st.sampled_from(["uniform", "layer", "global"]))
     world = filled(kept, page_size=data.draw(st.sampled_from([1, 3, 4])))
     scores = torch.rand(4, 24, generator=torch.Generator().manual_seed(data.draw(st.integers(0, 99)))).mul(4).floor()
+    scores[scores == 3] = float("inf")
     rows_each = data.draw(st.integers(sinks + recent, 24))
     driver = EvictionDriver(Given(scores), sinks, recent, mode, kv_heads=2)
     after = compress(world, driver, 4 * rows_each)
