@@ -14,9 +14,10 @@ from paged_kv.policy import Policy, PolicyDefaults, ScoreView
 class SnapKV(Policy):
     """Score: the weight that the last `window` queries gave the row, before rows get the highest score around them.
 
-    The sum ranks rows as the mean does, since all but the newest, which are protected, got as many of these weights.
-    The paper looks at the end of a prompt; here the window moves on with every token. With `counters` it moves in
-    spans, see `Observation`: 4 of them hold 13 to 16 queries in 8 bytes a row, where a place for each takes 32.
+    Infinity for the newest `window` rows, as in the paper; all others got as many of these weights, so that the sum
+    ranks them as the mean does. The paper looks at the end of a prompt; here the window moves on with every token. With
+    `counters` it moves in spans, see `Observation`: 4 of them hold 13 to 16 queries in 8 bytes a row, where a place for
+    each takes 32.
     """
 
     window: int = 16
@@ -35,7 +36,7 @@ class SnapKV(Policy):
     def score(self, view: ScoreView) -> Tensor:
         """See `Policy.score`."""
         assert view.statistic is not None
-        return view.statistic
+        return view.statistic.masked_fill(view.age < self.window, float("inf"))
 
 
 POLICY = SnapKV()
