@@ -90,6 +90,19 @@ SAMPLES: list[tuple[str, str, Reading]] = [
     ("llama3-json", '{"answer": 42', ('{"answer": 42', [])),
     ("llama3-json", " {oops} and so on", (" {oops} and so on", [])),
     ("llama3-json", "<|python", ("<|python", [])),
+    ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}, {"name": "g", "arguments": {}}]', ("", [F, G])),
+    ("mistral", 'Hm.\n[TOOL_CALLS][{"arguments": {"a": 1}, "name": "f", "id": "x"}]\nDone', ("Hm.Done", [F])),
+    ("mistral", '[TOOL_CALLS]f{"a": 1}[TOOL_CALLS]g{}', ("", [F, G])),
+    ("mistral", '[TOOL_CALLS]f[CALL_ID]a1B2c3D4e[ARGS]{"a": 1}', ("", [F])),
+    ("mistral", '[TOOL_CALLS] f [ARGS] {"s": "} \\" ]", "b": [{}]}', ("", [("f", {"s": '} " ]', "b": [{}]})])),
+    ("mistral", '[TOOL_CALLS]f{"a": 1', ("", [("f", '{"a": 1')])),
+    ("mistral", '[TOOL_CALLS] [{"name": "f", "arguments": {"a": 1}}', ("", [F])),
+    ("mistral", "[TOOL_CALLS] []", ("[TOOL_CALLS] []", [])),
+    ("mistral", "[TOOL_CALLS] [5]", ("[TOOL_CALLS] [5]", [])),
+    ("mistral", "[TOOL_CALLS]no call, {really}", ("[TOOL_CALLS]no call, {really}", [])),
+    ("mistral", "x [TOOL_CALLS]f", ("x [TOOL_CALLS]f", [])),
+    ("mistral", "[TOOL_CALLS]" + "f" * 300, ("[TOOL_CALLS]" + "f" * 300, [])),
+    ("mistral", "a list [1, 2] and [TOOL", ("a list [1, 2] and [TOOL", [])),
     ("pythonic", '[f(a=1), g()]', ("", [F, G])),
     ("pythonic", '[f(a=-1, s="x]")]', ("", [("f", {"a": -1, "s": "x]"})])),
     ("pythonic", "[1, 2] are numbers", ("[1, 2] are numbers", [])),
@@ -121,7 +134,22 @@ def test_how_a_text_is_cut_does_not_matter(name: str, text: str, expected: Readi
 
 
 FRAGMENTS = ["<tool_call>", "</tool_call>", '{"name": ', '"f"', ', "arguments": ', '{"a": 1}', "}", "[", "]", " ", "\n"]
-FRAGMENTS += ["f(a=1)", "<function=f>", "</function>", "<|python_tag|>", '"', "\\", ":", ",", "x", "null", ";"]
+FRAGMENTS += [
+    "f(a=1)",
+    "<function=f>",
+    "</function>",
+    "<|python_tag|>",
+    '"',
+    "\\",
+    ":",
+    ",",
+    "x",
+    "null",
+    ";",
+    "[TOOL_CALLS]",
+    "[ARGS]",
+    "f",
+]
 
 
 @pytest.mark.parametrize("name", names(PARSERS))
@@ -136,7 +164,13 @@ def test_no_text_breaks_a_parser_and_what_is_no_call_is_shown(name: str, pieces:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("hermes", CALL_F), ("qwen", CALL_F), ("llama3-json", '{"name": "f", "parameters": {"a": 1}}')],
+    [
+        ("hermes", CALL_F),
+        ("qwen", CALL_F),
+        ("llama3-json", '{"name": "f", "parameters": {"a": 1}}'),
+        ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}]'),
+        ("mistral", '[TOOL_CALLS]f{"a": 1}'),
+    ],
 )
 def test_arguments_come_while_they_are_written(name: str, text: str) -> None:
     events = events_of(name, text)
