@@ -45,6 +45,13 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
     add("--api-key", nargs="+", default=[], metavar="KEY", help="keys, one of which clients must send")
     add("--api-key-file", type=Path, metavar="FILE", help="file with more of them, one a line")
     add("--chat-template", type=Path, metavar="FILE", help="Jinja template in place of the model's own")
+    add(
+        "--generation-config",
+        type=lambda text: "none" if text == "vllm" else text,
+        choices=["auto", "none"],
+        default="auto",
+        help="auto: draw as the model's generation_config.json recommends, where a request does not say (%(default)s)",
+    )
     add("--response-role", default="assistant", help="role of answers (%(default)s)")
     add("--enable-auto-tool-choice", action="store_true", help="let models choose to call tools")
     parsers = names("server.tools.parsers")
@@ -172,6 +179,7 @@ def engine_options(parsed: argparse.Namespace) -> EngineOptions:
         model=parsed.model,
         cache_dir=parsed.cache_dir,
         chat_template=parsed.chat_template,
+        generation_config=parsed.generation_config,
         dtype=parsed.dtype,
         quantization=parsed.quantization,
         max_model_len=parsed.max_model_len,

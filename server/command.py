@@ -10,6 +10,7 @@ import sys
 import time
 from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 from models.errors import ModelError
@@ -68,6 +69,7 @@ def serve(
 
     `executor` is the thread that assembled the parts. A step of it that never ends ends the process right here.
     """
+    settings = replace(settings, sampling=assembly.sampling)
     config = assembly.scheduler.config
     cache = {"block_size": str(config.page_size), "num_gpu_blocks": str(config.num_pages - 1)}
     metrics = Metrics(settings.model_names[0], config.max_model_len, cache)

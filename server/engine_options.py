@@ -22,6 +22,7 @@ class EngineOptions:
     model: str | None = None
     cache_dir: Path | None = None
     chat_template: Path | None = None
+    generation_config: Literal["auto", "none"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     quantization: Literal["auto", "none", "int8"] = "auto"
     max_model_len: int | None = None

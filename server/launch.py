@@ -30,6 +30,7 @@ from server.engine_options import EngineOptions, default_pool_bytes
 from server.eviction_options import driver_of, offered_policies, rules_of, with_policy
 from server.launch_error import LaunchError
 from server.memory_plan import MemoryPlan, memory_limit, plan_memory
+from server.sampling_defaults import SamplingDefaults
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 class Assembly:
     """All that serving needs. `options`: with the choices made that were left to the model or the machine.
 
-    `summary`: lines that tell an operator what will run.
+    `sampling`: how tokens are drawn where a request does not say. `summary`: lines that tell an operator what will run.
     """
 
     scheduler: Scheduler
@@ -46,6 +47,7 @@ class Assembly:
     tokenizer: Tokenizer
     options: EngineOptions
     plan: MemoryPlan
+    sampling: SamplingDefaults
     summary: tuple[str, ...]
 
     def engine(self, observer: EngineObserver | None = None, executor: ThreadPoolExecutor | None = None) -> AsyncEngine:
@@ -75,8 +77,11 @@ def assemble(options: EngineOptions) -> Assembly:
     computes = "8-bit weights and activations" if quantize else options.dtype.replace("auto", "float32")
     more = _summary(options, model.config, scheduler, pool, drivers[options.kv_policy].lanes)
     summary = (f"Linear layers: {computes}; attention: {backend}", *more)
+    sampling = _sampling(options, checkpoint)
+    if sampling != SamplingDefaults():
+        summary = (*summary, f"Requests that do not say: {sampling} (generation_config.json)")
     plan = plan_memory(model, scheduler, _page_bytes(pool))
-    return Assembly(scheduler, runner, tokenizer, options, plan, summary)
+    return Assembly(scheduler, runner, tokenizer, options, plan, sampling, summary)
 
 
 def _chat_template(options: EngineOptions) -> str | None:
@@ -86,6 +91,17 @@ def _chat_template(options: EngineOptions) -> str | None:
         return options.chat_template.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise LaunchError(f"--chat-template {options.chat_template} cannot be read: {error}") from error
+
+
+def _sampling(options: EngineOptions, checkpoint: Checkpoint) -> SamplingDefaults:
+    if options.generation_config == "none":
+        return SamplingDefaults()
+    try:
+        return SamplingDefaults.recommended(checkpoint.generation_config)
+    except ValueError as error:
+        raise LaunchError(
+            f"generation_config.json of the model: {error}; mend it, or start with --generation-config none"
+        ) from error
 
 
 def _quantizes(options: EngineOptions) -> bool:

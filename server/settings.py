@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from server.sampling_defaults import SamplingDefaults
 
 _MIB = 2**20
 
@@ -24,6 +26,7 @@ class ServerSettings:
     first signal. `keep_alive`: seconds an idle connection stays open, longer than proxies and SDKs keep theirs.
     `body_seconds`: that a body may take to arrive. `pace`: how streams are sent.
     `enable_auto_tool_choice`: the model may choose to call tools; `tool_call_parser` reads how it writes calls.
+    `sampling`: how tokens are drawn where a request does not say.
     `seed`: makes the seeds of requests that bring none repeat from start to start; None draws them at random.
     `warm_up`: the server is ready only after a request of its own.
     """
@@ -43,6 +46,7 @@ class ServerSettings:
     pace: Pace = Pace()
     enable_auto_tool_choice: bool = False
     tool_call_parser: str | None = None
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
     warm_up: bool = False
 
     def __post_init__(self) -> None:

@@ -39,7 +39,8 @@ async def create_response(body: ResponsesRequest, request: Request, services: Cu
             store.add(response, (*said, *([] if turn is None else [turn])))
 
     logprobs = LogprobWriter(services.tokenizer, skip_special=True) if body.wants_logprobs else None
-    dialect = ResponsesDialect(frame(body, model), reader_factory(use)(), logprobs, keep)
+    drawing = services.settings.sampling.of(chat)
+    dialect = ResponsesDialect(frame(body, model, drawing), reader_factory(use)(), logprobs, keep)
     return await respond(request, services, partial(chat_job, chat, services, use), dialect, stream=body.stream)
 
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from server.errors import ApiError
 from server.protocol.chat import ChatMessage, ChatRequest, TextPart
+from server.protocol.fields import RequestModel
 from server.protocol.messages import CountTokensRequest, MessagesRequest, MessagesToolChoice
 from server.protocol.structured import NamedSchema, ResponseFormat
 from server.protocol.tools import FunctionChoice, Tool, ToolChoice
@@ -33,6 +34,11 @@ def refused_as(param: str, build: Callable[[], T]) -> T:
         raise ApiError(f"{place}: {first['msg'].removeprefix('Value error, ')}", param=place) from None
 
 
+def asked_of(body: RequestModel, *names: str) -> dict[str, Any]:
+    """The fields of `names` that the client sent."""
+    return {name: getattr(body, name) for name in names if name in body.model_fields_set}
+
+
 def _chat_of_messages(body: CountTokensRequest) -> ChatRequest:
     messages = [message for turn in body.messages for message in turn.as_chat()]
     if body.system:
@@ -55,9 +61,7 @@ def _chat_of_messages(body: CountTokensRequest) -> ChatRequest:
             "max_tokens": body.max_tokens,
             "stop": body.stop_sequences,
             "stream": body.stream,
-            "temperature": body.temperature,
-            "top_p": body.top_p,
-            "top_k": body.top_k,
+            **asked_of(body, "temperature", "top_p", "top_k"),
         }
     return ChatRequest(**fields)
 

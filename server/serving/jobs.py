@@ -84,7 +84,10 @@ async def _grammar(body: GenerationFields, form: Form | None, services: Services
 
 
 def _limits(services: Services) -> Limits:
-    return Limits(services.engine.max_model_len, services.tokenizer.vocab_size, services.settings.max_logprobs)
+    settings = services.settings
+    return Limits(
+        services.engine.max_model_len, services.tokenizer.vocab_size, settings.max_logprobs, settings.sampling
+    )
 
 
 def _check(body: GenerationFields, limits: Limits, *, logprobs: bool) -> None:

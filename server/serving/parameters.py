@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scheduler.request import SamplingParams
 from server.errors import ApiError
 from server.protocol.sampling import GenerationFields
+from server.sampling_defaults import SamplingDefaults
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the model and the operator allow."""
+    """What the model and the operator allow, and how they draw where a request does not say."""
 
     max_model_len: int
     vocab_size: int
     max_logprobs: int
+    defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
 
 
 def sampling_params(
@@ -44,18 +46,19 @@ def sampling_params(
         )
     for param in ("stop_token_ids", "logit_bias", "allowed_token_ids", "logprob_token_ids"):
         _check_ids(param, getattr(body, param), limits.vocab_size)
+    drawing = limits.defaults.of(body)
     scored = [body.prompt_logprobs, logprobs if score_prompt else None]
     return SamplingParams(
         max_tokens=most,
         min_tokens=body.min_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
-        top_k=max(0, body.top_k),
-        min_p=body.min_p,
+        temperature=drawing["temperature"],
+        top_p=drawing["top_p"],
+        top_k=max(0, drawing["top_k"]),
+        min_p=drawing["min_p"],
         seed=seed if body.seed is None else body.seed,
         presence_penalty=body.presence_penalty,
         frequency_penalty=body.frequency_penalty,
-        repetition_penalty=body.repetition_penalty,
+        repetition_penalty=drawing["repetition_penalty"],
         logit_bias=tuple(body.logit_bias.items()),
         stop_token_ids=tuple(body.stop_token_ids),
         ignore_eos=body.ignore_eos,

@@ -10,11 +10,11 @@ from typing import Any
 from server.protocol.chat import ChatMessage, ChatRequest, TextPart
 from server.protocol.responses_request import InputCall, InputMessage, InputResult, ResponsesRequest
 from server.protocol.tools import CalledFunction, MadeCall
-from server.serving.conversions import refused_as
+from server.serving.conversions import asked_of, refused_as
 
 
-def frame(body: ResponsesRequest, model: str) -> dict[str, Any]:
-    """All of a response but its output."""
+def frame(body: ResponsesRequest, model: str, drawing: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a response but its output; `drawing`: the sampling parameters that count."""
     return {
         "id": f"resp_{uuid.uuid4().hex}",
         "object": "response",
@@ -29,12 +29,12 @@ def frame(body: ResponsesRequest, model: str) -> dict[str, Any]:
         "previous_response_id": body.previous_response_id,
         "reasoning": {"effort": body.reasoning.effort, "summary": None},
         "store": body.store,
-        "temperature": body.temperature,
+        "temperature": drawing["temperature"],
         "text": {"format": body.text.format.model_dump(by_alias=True, exclude_none=True)},
         "tool_choice": _choice(body),
         "tools": [tool.model_dump() for tool in body.tools],
         "top_logprobs": body.top_logprobs or 0,
-        "top_p": body.top_p,
+        "top_p": drawing["top_p"],
         "truncation": "disabled",
         "background": False,
     }
@@ -65,8 +65,7 @@ def _chat(body: ResponsesRequest, earlier: Sequence[ChatMessage]) -> ChatRequest
         model=body.model,
         messages=messages,
         max_tokens=body.max_output_tokens,
-        temperature=body.temperature,
-        top_p=body.top_p,
+        **asked_of(body, "temperature", "top_p"),
         logprobs=body.wants_logprobs,
         top_logprobs=(body.top_logprobs or 0) if body.wants_logprobs else None,
         tools=[tool.as_tool() for tool in body.tools],

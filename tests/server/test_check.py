@@ -138,6 +138,7 @@ def test_what_is_printed_starts_the_same_server(tmp_path: Path) -> None:
     file.write_text(done.stdout)
     shown = yaml.safe_load(done.stdout)
     assert shown["kv-cache-memory-bytes"] == 64 * MIB
+    assert shown.pop("generation-config") == "auto"  # is no choice left open: it names a file of the model
     assert {"auto", None} & {str(value) for value in shown.values()} == set()
     again = vars(parse(["--config", str(file)], {}))
     given = vars(parse([*flags, "--served-model-name", "one", "two"], {}))
