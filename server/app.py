@@ -15,6 +15,7 @@ from starlette.middleware import Middleware
 from server import routes
 from server.errors import HANDLERS
 from server.lifecycle import Lifecycle
+from server.loop_lag import LoopLag
 from server.metrics import Metrics
 from server.middleware.auth import Authentication
 from server.middleware.body_limit import BodyLimit
@@ -40,10 +41,13 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        lag = LoopLag(metrics.loop_lagged)
+        lag.start()
         await lifecycle.start()
         try:
             yield
         finally:
+            await lag.stop()
             await lifecycle.stop()
             grammars.close()
 

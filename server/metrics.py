@@ -21,6 +21,7 @@ _SECONDS_BETWEEN = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80
 )  # fmt: skip
 _SECONDS_IN_ALL = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_SECONDS_LATE = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5, 5, 10)
 _TOKENS_IN_STEP = (1, *(2**power for power in range(3, 15)))
 _CHOICES = (1, 2, 5, 10, 20)
 
@@ -73,6 +74,13 @@ class Metrics:
             list(self._labels),
             registry=self._registry,
         ).labels(**self._labels)
+        self._loop_lag = Histogram(
+            "scissorserve:event_loop_lag_seconds",
+            "How late the event loop comes to what is due.",
+            list(self._labels),
+            buckets=_SECONDS_LATE,
+            registry=self._registry,
+        ).labels(**self._labels)
         info = dict(cache_config or {}) | {"engine": "0"}
         Gauge("vllm:cache_config_info", "The KV cache.", list(info), registry=self._registry).labels(**info).set(1)
 
@@ -120,6 +128,10 @@ class Metrics:
         self._last_step.set_to_current_time()
         for part, seconds in step.parts.items():
             self._step_seconds.labels(**self._labels, part=part).inc(seconds)
+
+    def loop_lagged(self, seconds: float) -> None:
+        """The event loop came `seconds` late to something; measured all the time."""
+        self._loop_lag.observe(seconds)
 
     def exposition(self, stats: EngineStats, *, healthy: bool = True, ready: bool = True) -> bytes:
         """All metrics in Prometheus' text format, with the engine's own numbers as `stats` has them."""

@@ -52,6 +52,7 @@ NAMES = {
     "scissorserve:kv_rows_kept",
     "scissorserve:last_step_timestamp_seconds",
     "scissorserve:preemptions",
+    "scissorserve:event_loop_lag_seconds",
     "scissorserve:ready",
     "scissorserve:step_seconds",
 }
