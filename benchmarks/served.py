@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import IO
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-_START_SECONDS = 120
+_START_SECONDS = 300
 
 
 @dataclass(slots=True)
@@ -35,13 +36,13 @@ class Running:
 
 
 @contextmanager
-def server(*flags: str) -> Iterator[Running]:
-    """A server with `flags` on a free port, until the block is left. It logs warnings to this process's stderr."""
+def server(*flags: str, log: IO[bytes] | None = None) -> Iterator[Running]:
+    """A server with `flags` on a free port, until the block is left. It logs warnings to `log`, else to our stderr."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "server", "--port", str(port), "--uvicorn-log-level", "warning", *flags]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_until_healthy(process, url)
@@ -91,6 +92,28 @@ async def stream(
                 result.text += chunk["choices"][0]["text"]
                 heard()
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many observations were at most so large: `counts` by upper bound, in order."""
+
+    counts: dict[float, float]
+
+    def __sub__(self, earlier: Histogram) -> Histogram:
+        return Histogram({bound: count - earlier.counts.get(bound, 0.0) for bound, count in self.counts.items()})
+
+    def quantile(self, share: float) -> float:
+        """The bound below which `share` of all observations lie."""
+        total = max(self.counts.values())
+        return min(bound for bound, count in self.counts.items() if count >= share * total)
+
+
+def histogram(text: str, name: str) -> Histogram:
+    """The histogram `name` of a /metrics page."""
+    families = (family for family in text_string_to_metric_families(text) if family.name == name)
+    samples = (sample for family in families for sample in family.samples if sample.name.endswith("_bucket"))
+    return Histogram({float(sample.labels["le"]): sample.value for sample in samples})
 
 
 def metrics(text: str) -> dict[str, float]:

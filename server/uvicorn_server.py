@@ -122,7 +122,8 @@ class HTTPProtocol(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Uvicorn's hook for requests that are no HTTP: the answer has the shape of all others."""
         body = to_json(ApiError(msg, code="invalid_http").body)
-        headers = [("content-type", "application/json"), ("connection", "close")]
+        length = ("content-length", str(len(body)))
+        headers = [("content-type", "application/json"), length, ("connection", "close")]
         for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         self.transport.close()

@@ -49,6 +49,12 @@ def small_server() -> Iterator[Server]:
     yield from _serve("--max-model-len", "64")
 
 
+@pytest.fixture
+def exact_server() -> Iterator[Server]:
+    """One that computes in float32, as transformers does."""
+    yield from _serve("--quantization", "none", "--kv-cache-dtype", "float32")
+
+
 def _serve(*more: str) -> Iterator[Server]:
     folder = subprocess.run([SERVER_PYTHON, "-c", _FOLDER], cwd=ROOT, check=True, capture_output=True, text=True).stdout
     with socket.socket() as probe:

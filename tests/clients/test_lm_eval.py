@@ -28,12 +28,12 @@ def items() -> list[Instance]:
 
 
 def test_loglikelihoods_are_those_of_transformers(
-    server: Server, items: list[Instance], monkeypatch: pytest.MonkeyPatch
+    exact_server: Server, items: list[Instance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
-    folder = str(server.folder)
+    folder = str(exact_server.folder)
     served: LM = get_model("local-completions").create_from_arg_string(
-        f"model={MODEL},base_url={server.v1}/completions,tokenizer_backend=huggingface,tokenizer={folder},num_concurrent=4"
+        f"model={MODEL},base_url={exact_server.v1}/completions,tokenizer_backend=huggingface,tokenizer={folder},num_concurrent=4"
     )
     local: LM = get_model("hf").create_from_arg_string(f"pretrained={folder},dtype=float32,device=cpu,batch_size=8")
     tokenizer = local.tokenizer
