@@ -35,12 +35,10 @@ def endless(stack: StackFactory, model: Model) -> Stack:
 def test_headers_come_before_the_first_token(stack: StackFactory, model: Model, live: Serve) -> None:
     model.gate = threading.Semaphore(0)
     server = live(stack(model.says("abc")))
-    began = time.monotonic()
     body = {"prompt": "hi", "stream": True}
     headers = {"accept-encoding": "gzip, br"}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body, headers=headers) as response:
-        assert time.monotonic() - began < 0.5
-        assert response.status_code == 200
+        assert response.status_code == 200  # and the model still waits for its permit
         assert response.headers["content-type"].startswith("text/event-stream")
         assert response.headers["cache-control"] == "no-cache"
         assert response.headers["x-accel-buffering"] == "no"
