@@ -21,9 +21,9 @@ class Observation:
     `measure`: "probability" p, "square" p * p, or "unimportant" 1[p < 1 / rows visible].
     With `window` w (not for "square", which float16 would round to nothing) it is the sum over the last w queries. The
     row's state has a place for each of them, which the query w later takes over: that at (position of the query mod w),
-    a bit for "unimportant", a float16 for "probability", whose smallest step is 6e-8. With `counters` c the window moves
-    in spans of w / c queries, so that it holds more than w - w / c and at most w of them: place (position / span mod c),
-    a byte or a float16, sums up a span, and starts anew when the span's first query comes.
+    a bit for "unimportant", a float16 for "probability", whose smallest step is 6e-8. With `counters` c the window
+    moves in spans of w / c queries, so that it holds more than w - w / c and at most w of them: place (position / span
+    mod c), a byte or a float16, sums up a span, and starts anew when the span's first query comes.
     """
 
     measure: Literal["probability", "square", "unimportant"]
