@@ -125,7 +125,7 @@ async def fuzz(running: Running, seed: int, *, seconds: float, concurrent: int, 
     """Send cases 0, 1, ... of `seed` until time is up or one fails. Prompts differ in nothing but the seed."""
     outcome, numbers, began = Outcome(seed), count(), time.monotonic()
     port = httpx.URL(running.url).port or 80
-    async with httpx.AsyncClient(base_url=running.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=running.url, timeout=600) as client:
         routes, song = await routes_of(client), await canary(client)
         with tqdm(total=round(seconds), desc="fuzzing", unit="s", disable=not show) as bar:
 
@@ -195,7 +195,7 @@ def run(seed: int, seconds: float, concurrent: int, *, show: bool = True) -> Out
 
 async def send_only(running: Running, seed: int, number: int) -> None:
     """Send one case again and print what comes."""
-    async with httpx.AsyncClient(base_url=running.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=running.url, timeout=600) as client:
         case = make_case(seed, number, await routes_of(client))
     print(case.wire)
     print(*await send(case, httpx.URL(running.url).port or 80))

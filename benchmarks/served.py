@@ -49,7 +49,7 @@ def server(*flags: str, log: IO[bytes] | None = None) -> Iterator[Running]:
         yield Running(url, process.pid)
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], url: str) -> None:
