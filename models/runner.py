@@ -64,7 +64,7 @@ class ModelRunner:
     def _forward(self, work: Sequence[SequenceWork], watch: Stopwatch) -> tuple[WorkResult, ...]:
         foresee([item.sample for item in work if item.sample is not None])
         for item in work:
-            self._mirror.extend(item.slot, item.update, item.tokens.size)
+            self._mirror.extend(item.slot, item.update, item.reused + item.tokens.size)
         batch = self._mirror.batch(
             [item.slot for item in work],
             [item.tokens.size for item in work],
@@ -114,6 +114,7 @@ class ModelRunner:
 
     def _evict(self, eviction: Eviction) -> Counts:
         driver = self._drivers[eviction.policy]
-        left = driver.compress(self._pool, self._mirror, eviction.slot, eviction.keep_rows, eviction.seen)
+        fresh = torch.from_numpy(eviction.fresh).long()
+        left = driver.compress(self._pool, self._mirror, eviction.slot, eviction.keep_rows, eviction.seen, fresh)
         counts: Counts = left.to(torch.int32).cpu().numpy()
         return counts

@@ -19,15 +19,18 @@ class PageAllocator:
 
     Page 0 is never handed out: padded table entries point to it, so a stray read hits rows that nobody owns.
     Only the scheduler calls it. Allocation order is last freed, first reused, which keeps the working set small.
+    `track_freed`: remember which pages fell free, for `take_freed`.
     """
 
-    def __init__(self, num_pages: int) -> None:
+    def __init__(self, num_pages: int, *, track_freed: bool = False) -> None:
         if num_pages < 2:
             raise ValueError(f"a pool needs at least 2 pages, got {num_pages}")
         self.num_pages = num_pages
         self._stack: PageIds = np.arange(num_pages - 1, 0, -1, dtype=np.int32)
         self._num_free = num_pages - 1
         self._references: npt.NDArray[np.int32] = np.zeros(num_pages, dtype=np.int32)
+        self._track_freed = track_freed
+        self._freed: list[PageIds] = []
 
     @property
     def num_usable(self) -> int:
@@ -62,6 +65,17 @@ class PageAllocator:
         freed: PageIds = pages[references[pages] == 0]
         self._stack[self._num_free : self._num_free + freed.size] = freed
         self._num_free += freed.size
+        if self._track_freed:
+            self._freed.append(freed)
+        return freed
+
+    def references(self, pages: PageIds) -> npt.NDArray[np.int32]:
+        """How many hold each of `pages`."""
+        return self._references[pages]
+
+    def take_freed(self) -> PageIds:
+        """Pages that fell free since the last call, if they are tracked; they may have been taken again."""
+        freed, self._freed = np.concatenate([np.zeros(0, dtype=np.int32), *self._freed]), []
         return freed
 
     def check_integrity(self, held: Iterable[PageIds]) -> None:

@@ -72,6 +72,14 @@ class TableMirror:
         """Keep the first `kept` [lanes] rows of each lane of `slot`."""
         self._kept[slot] = kept
 
+    def replace(self, slot: int, kept: Tensor, fresh: Tensor) -> None:
+        """Let `slot` have `kept` [lanes] rows per lane in `fresh` pages, lane after lane, in place of those it had."""
+        counts = -(-kept // self.page_size)
+        lanes = torch.repeat_interleave(counts)
+        columns = torch.arange(lanes.numel(), device=lanes.device) - (counts.cumsum(0) - counts)[lanes]
+        self._tables[slot, lanes, columns] = fresh[: lanes.numel()]
+        self._kept[slot] = kept
+
     def kept(self, slot: int) -> Tensor:
         """Rows per lane of `slot`, int64 [lanes]."""
         return self._kept[slot].clone()

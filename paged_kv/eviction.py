@@ -39,11 +39,20 @@ class EvictionDriver:
         if self.lanes == "profile" and self.profile is None:
             raise ValueError("lanes cannot follow a profile where none is given")
 
-    def compress(self, pool: KVPool, mirror: TableMirror, slot: int, keep_rows: int, seen: int) -> Tensor:
+    def compress(
+        self,
+        pool: KVPool,
+        mirror: TableMirror,
+        slot: int,
+        keep_rows: int,
+        seen: int,
+        fresh: Tensor | None = None,
+    ) -> Tensor:
         """Leave the best `keep_rows` rows of `slot`, counted over all lanes; returns the rows left, int64 [lanes].
 
         Survivors keep their order and move to the front of their lane; nothing is recomputed. A lane cannot be left
-        with more rows than it has, so fewer than `keep_rows` may stay.
+        with more rows than it has, so fewer than `keep_rows` may stay. `fresh` int64 [pages], unless None or empty:
+        survivors are copied to these pages, lane after lane, and the rows where they were stay as they are.
         """
         kept = mirror.kept(slot)
         addresses = mirror.slots_of_rows(slot)
@@ -54,11 +63,15 @@ class EvictionDriver:
         view = ScoreView(rows, kept, statistic, keep, seen, keys, values, written)
         survives = self.choose(self.policy.score(view), view, keep_rows)
         left = survives.sum(dim=1)
-        targets = rows < left.unsqueeze(-1)
-        sources, targets = addresses[survives], addresses[targets]
+        sources = addresses[survives]
+        if fresh is None or not fresh.numel():
+            mirror.truncate(slot, left)
+        else:
+            mirror.replace(slot, left, fresh)
+        targets = mirror.slots_of_rows(slot)
+        targets = targets[torch.arange(targets.shape[1], device=targets.device) < left.unsqueeze(-1)]
         moved = sources != targets
         pool.move(sources[moved], targets[moved])
-        mirror.truncate(slot, left)
         return left
 
     def choose(self, scores: Tensor, view: ScoreView, keep_rows: int) -> Tensor:

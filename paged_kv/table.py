@@ -20,6 +20,19 @@ class TableUpdate:
     columns: Counts
     pages: PageIds
 
+    def then(self, later: TableUpdate) -> TableUpdate:
+        """This update and `later` in one."""
+        parts = zip((self.lanes, self.columns, self.pages), (later.lanes, later.columns, later.pages), strict=True)
+        return TableUpdate(*(np.concatenate(both) for both in parts))
+
+    @staticmethod
+    def of_lanes(counts: Counts, first: Counts, pages: PageIds) -> TableUpdate:
+        """`pages` in turn: `counts[l]` of them become the entries of lane l from column `first[l]` on."""
+        lanes = np.repeat(np.arange(counts.size, dtype=np.int32), counts)
+        before = np.repeat(np.cumsum(counts) - counts, counts)
+        columns = (np.arange(lanes.size) - before + first[lanes]).astype(np.int32)
+        return TableUpdate(lanes, columns, pages[: lanes.size])
+
     @staticmethod
     def nothing() -> TableUpdate:
         """The update of a table whose pages had room."""
@@ -70,15 +83,17 @@ class PageTable:
             return TableUpdate.nothing()
         missing = self._missing(new_rows)
         pages = allocator.allocate(int(missing.sum()))
-        lanes = np.repeat(np.arange(self.num_lanes, dtype=np.int32), missing)
-        first = np.repeat(np.cumsum(missing) - missing, missing)
-        columns = (np.arange(pages.size) - first + self.num_pages[lanes]).astype(np.int32)
-        self._reserve(int((self.num_pages + missing).max()))
-        self._pages[lanes, columns] = pages
-        self.num_pages += missing
-        self.kept += np.int32(new_rows)
-        self._room = self._least_room()
-        return TableUpdate(lanes, columns, pages)
+        update = TableUpdate.of_lanes(missing, self.num_pages, pages)
+        self._enter(update, self.kept + np.int32(new_rows))
+        return update
+
+    def adopt(self, pages: PageIds) -> TableUpdate:
+        """Begin with `pages` [lanes, columns] full of rows; their references become this table's."""
+        assert self.total_rows == 0, "only an empty table can adopt pages"
+        columns = np.full(self.num_lanes, pages.shape[1], dtype=np.int32)
+        update = TableUpdate.of_lanes(columns, self.num_pages, pages.ravel())
+        self._enter(update, columns * np.int32(self.page_size))
+        return update
 
     def shrink(self, kept: Counts, allocator: PageAllocator) -> PageIds:
         """Keep the first `kept[l]` rows of each lane, release the pages beyond them; returns those that fell free."""
@@ -93,9 +108,23 @@ class PageTable:
         self._room = self._least_room()
         return freed
 
+    def replace(self, kept: Counts, fresh: PageIds, allocator: PageAllocator) -> PageIds:
+        """The rows kept were copied to `fresh` pages, lane after lane: take those needed in place of all others.
+
+        Returns the pages that fell free, what is left of `fresh` among them.
+        """
+        needed = self._pages_for(kept)
+        freed = [self.clear(allocator), allocator.release(fresh[needed.sum() :])]
+        self._enter(TableUpdate.of_lanes(needed, self.num_pages, fresh), kept)
+        return np.concatenate(freed)
+
     def clear(self, allocator: PageAllocator) -> PageIds:
         """Release everything; returns the pages that fell free."""
         return self.shrink(np.zeros_like(self.kept), allocator)
+
+    def column(self, number: int) -> PageIds:
+        """The pages of all lanes in column `number`, which all of them have; [lanes]."""
+        return self._pages[:, number].copy()
 
     def held(self) -> PageIds:
         """All page ids held, in no particular order."""
@@ -109,6 +138,14 @@ class PageTable:
         held = self.held()
         assert np.unique(held).size == held.size, "a page stands in the table twice"
         assert 0 not in held, "the padding page is in use"
+
+    def _enter(self, update: TableUpdate, kept: Counts) -> None:
+        num_pages = self._pages_for(kept)
+        self._reserve(int(num_pages.max()))
+        self._pages[update.lanes, update.columns] = update.pages
+        self.num_pages[:] = num_pages
+        self.kept[:] = kept
+        self._room = self._least_room()
 
     def _pages_for(self, rows: Counts) -> Counts:
         return -(-rows // np.int32(self.page_size))

@@ -50,14 +50,18 @@ class Admission:
     def __init__(self, memory: KVMemory, queue: WaitingQueue, running: Iterable[Sequence]) -> None:
         self._memory = memory
         self.candidates = queue.first(LOOKAHEAD)
-        self._promised = sum(memory.commitment(sequence) for sequence in running)
+        self._promised = 0.0
+        if self.candidates:
+            self._promised = sum(memory.commitment(sequence) - memory.shared(sequence) for sequence in running)
 
     def may_enter(self, sequence: Sequence) -> bool:
         """Whether `sequence`, one of the candidates, may enter now; True counts its pages as promised from here on."""
         earlier = [other for other in self.candidates if other.slot is None and other.order < sequence.order]
         if any(other.times_skipped >= _MAX_SKIPS for other in earlier):
             return False
-        needed = self._memory.commitment(sequence)
+        if self._memory.prefixes.waits_for_sibling(sequence):
+            return False
+        needed = self._memory.needed(sequence)
         if self._promised > 0 and self._promised + needed > self._memory.allocator.num_usable:
             return False
         self._promised += needed

@@ -10,6 +10,7 @@ from scheduler.config import SchedulerConfig
 from scheduler.ledger import Ledger
 from scheduler.memory import KVMemory
 from scheduler.plan import Eviction, EvictionReason, SampleOrder, SequenceWork, StepPlan
+from scheduler.prefixes import take_adopted
 from scheduler.sequence import Sequence
 from scheduler.stopping import end_tokens
 
@@ -54,9 +55,9 @@ class StepBuilder:
         self.tokens_left -= count
         self._work[work.slot] = work
         self.sequences[work.slot] = sequence
-        if self._memory.exceeds_budget(sequence, self._seen(sequence)):
+        if self._memory.exceeds_budget(sequence, self._seen(sequence)) and self._memory.can_make_way(sequence):
             self._pages_promised += self._gain(sequence, 0)
-            self._evictions[work.slot] = "budget"
+            self._evict(sequence, "budget")
         return count
 
     def reclaim(self, starved: Sequence, rows: int, running: Iterable[Sequence]) -> bool:
@@ -67,10 +68,9 @@ class StepBuilder:
             for gain, sequence in sorted(gains, key=lambda pair: -pair[0]):
                 if gain == 0 or self._pages_promised >= self._pages_wanted:
                     break
-                assert sequence.slot is not None
-                self._evictions[sequence.slot] = "pressure"
-                self.sequences[sequence.slot] = sequence
-                self._pages_promised += gain
+                if self._memory.can_make_way(sequence):  # another may have taken the room since
+                    self._evict(sequence, "pressure")
+                    self._pages_promised += gain
         return self._pages_promised > 0
 
     def build(self, ledger: Ledger) -> StepPlan:
@@ -79,8 +79,14 @@ class StepBuilder:
             work=tuple(self._work.values()),
             evictions=tuple(self._eviction(slot, reason) for slot, reason in self._evictions.items()),
             released=ledger.take_released(),
-            freed_pages=ledger.take_freed_pages(),
+            freed_pages=self._memory.allocator.take_freed(),
         )
+
+    def _evict(self, sequence: Sequence, reason: EvictionReason) -> None:
+        assert sequence.slot is not None
+        self._memory.make_way(sequence)
+        self._evictions[sequence.slot] = reason
+        self.sequences[sequence.slot] = sequence
 
     def _seen(self, sequence: Sequence) -> int:
         work = self._work.get(sequence.slot) if sequence.slot is not None else None
@@ -101,12 +107,14 @@ class StepBuilder:
         targets = None
         if sequence.scores_prompt:
             targets = np.array(sequence.tokens[start + 1 : min(end + 1, sequence.num_prompt)], dtype=np.int64)
+        update, reused = take_adopted(sequence, self._memory.extend(sequence, count))
         return SequenceWork(
             slot=sequence.slot,
             tokens=np.array(sequence.tokens[start:end], dtype=np.int64),
             position=start,
             policy=sequence.policy,
-            update=sequence.table.extend(count, self._memory.allocator),
+            update=update,
+            reused=reused,
             sample=self._sample_order(sequence) if end == len(sequence.tokens) else None,
             targets=targets,
             num_top=sequence.request.params.prompt_logprobs or 0,

@@ -14,7 +14,8 @@ class SchedulerConfig:
     """Sizes of the pool and the model, limits, and which eviction policies requests may ask for.
 
     `policies` maps each allowed policy to its rules; None marks one that never evicts. `debug_pages` makes plans carry
-    the pages that fell free, so that the runner can poison them.
+    the pages that fell free, so that the runner can poison them. `prefix_caching`: sequences that begin alike share
+    rows.
     """
 
     num_lanes: int
@@ -31,6 +32,7 @@ class SchedulerConfig:
     max_num_queued: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     debug_pages: bool = False
+    prefix_caching: bool = False
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens <= self.max_num_seqs:

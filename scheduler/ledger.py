@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence as Many
 
-import numpy as np
-
-from paged_kv.allocator import PageAllocator, PageIds
 from paged_kv.table import Counts
+from scheduler.memory import KVMemory
 from scheduler.plan import EvictionReason
 from scheduler.sequence import Sequence
 from scheduler.stats import EngineStats
@@ -21,13 +19,11 @@ class Ledger:
     goes into the next plan.
     """
 
-    def __init__(self, num_slots: int, allocator: PageAllocator, *, track_freed_pages: bool) -> None:
+    def __init__(self, num_slots: int, memory: KVMemory) -> None:
         self._num_slots = num_slots
         self._free_slots = list(range(num_slots - 1, -1, -1))
         self._released: list[int] = []
-        self._allocator = allocator
-        self._track = track_freed_pages
-        self._freed_pages: list[PageIds] = []
+        self._memory = memory
         self._pages_freed = 0
         self._rows_evicted = 0
         self._preemptions = 0
@@ -39,14 +35,19 @@ class Ledger:
         return bool(self._free_slots)
 
     def enter(self, sequence: Sequence) -> None:
-        """Give `sequence` a slot."""
+        """Give `sequence` a slot, and the rows of its tokens that are there already."""
         assert sequence.slot is None
         sequence.slot = self._free_slots.pop()
+        self._memory.prefixes.enter(sequence)
 
     def leave(self, sequence: Sequence) -> None:
         """Take slot and pages from `sequence`."""
         assert sequence.slot is not None
-        self._note_freed(sequence.table.clear(self._allocator))
+        self._memory.prefixes.release(sequence)
+        sequence.table.clear(self._memory.allocator)
+        if sequence.fresh is not None:
+            self._memory.allocator.release(sequence.fresh)
+        sequence.adopted = sequence.fresh = None
         self._released.append(sequence.slot)
         self._free_slots.append(sequence.slot)
         sequence.slot = None
@@ -63,11 +64,16 @@ class Ledger:
     def compress(self, sequence: Sequence, kept: Counts, reason: EvictionReason) -> None:
         """Note that only the first `kept` rows per lane of `sequence` are left, and release the pages behind them."""
         evicted = sequence.table.total_rows - int(kept.sum())
-        freed = sequence.table.shrink(kept, self._allocator)
-        self._note_freed(freed)
+        held, fresh, allocator = sequence.table.total_pages, sequence.fresh, self._memory.allocator
+        self._memory.prefixes.release(sequence)
+        if fresh is None:
+            sequence.table.shrink(kept, allocator)
+        else:
+            sequence.table.replace(kept, fresh, allocator)
+            sequence.fresh = None
         sequence.rows_evicted += evicted
         self._rows_evicted += evicted
-        self._pages_freed += freed.size
+        self._pages_freed += held - sequence.table.total_pages
         self._compressions[reason] += 1
 
     def take_released(self) -> tuple[int, ...]:
@@ -75,23 +81,21 @@ class Ledger:
         released, self._released = tuple(self._released), []
         return released
 
-    def take_freed_pages(self) -> PageIds:
-        """Pages that fell free since the last call, if they are tracked."""
-        freed, self._freed_pages = self._freed_pages, []
-        return np.concatenate([np.zeros(0, dtype=np.int32), *freed])
-
     def stats(self, running: Many[Sequence], num_waiting: int) -> EngineStats:
         """Gauges and totals now."""
         return EngineStats(
             num_running=len(running),
             num_waiting=num_waiting,
-            pages_total=self._allocator.num_usable,
-            pages_free=self._allocator.num_free,
+            pages_total=self._memory.allocator.num_usable,
+            pages_free=self._memory.num_available,
             rows_kept=sum(sequence.table.total_rows for sequence in running),
             rows_evicted_total=self._rows_evicted,
             pages_freed_total=self._pages_freed,
             preemptions_total=self._preemptions,
             compressions_total={str(reason): total for reason, total in self._compressions.items()},
+            pages_cached=self._memory.prefixes.cache.num_reclaimable,
+            prefix_tokens_asked_total=self._memory.prefixes.tokens_asked,
+            prefix_tokens_found_total=self._memory.prefixes.tokens_found,
         )
 
     def check_integrity(self, running: Many[Sequence]) -> None:
@@ -100,7 +104,3 @@ class Ledger:
         assert sorted([*self._free_slots, *(slot for slot in taken if slot is not None)]) == list(
             range(self._num_slots)
         )
-
-    def _note_freed(self, pages: PageIds) -> None:
-        if self._track:
-            self._freed_pages.append(pages)

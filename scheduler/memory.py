@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from paged_kv.allocator import PageAllocator
+from paged_kv.table import TableUpdate
 from scheduler.budget import SequenceBudget
 from scheduler.config import SchedulerConfig
 from scheduler.plan import Eviction, EvictionReason
+from scheduler.prefixes import Prefixes
 from scheduler.request import GenerationRequest
 from scheduler.sequence import Sequence
+
+_OWN_AND_CACHED = 2  # references to a page that one sequence and the prefix cache hold
 
 
 class KVMemory:
@@ -15,7 +19,18 @@ class KVMemory:
 
     def __init__(self, config: SchedulerConfig) -> None:
         self._config = config
-        self.allocator = PageAllocator(config.num_pages)
+        self.allocator = PageAllocator(config.num_pages, track_freed=config.debug_pages)
+        self.prefixes = Prefixes(config, self.allocator)
+
+    @property
+    def num_available(self) -> int:
+        """Pages that can be had now: free ones, and those that only the prefix cache holds."""
+        return self.allocator.num_free + self.prefixes.cache.num_reclaimable
+
+    def extend(self, sequence: Sequence, rows: int) -> TableUpdate:
+        """Give every lane of `sequence` room for `rows` more rows. Raises OutOfPages, then nothing has changed."""
+        self.prefixes.cache.make_room(sequence.table.pages_missing(rows))
+        return sequence.table.extend(rows, self.allocator)
 
     def equal_lanes(self, rows: int) -> int:
         """Pages of a sequence with `rows` rows in every lane."""
@@ -49,6 +64,23 @@ class KVMemory:
             return longest
         return min(longest, self.allocator.num_usable // self._config.num_lanes * self._config.page_size)
 
+    def shared(self, sequence: Sequence) -> float:
+        """Pages of running `sequence` that others count, too: one that n sequences read is 1 / n of a page to each."""
+        if not sequence.used_keys:
+            return 0.0
+        users = self.allocator.references(sequence.table.held()) - 1  # the cache's own is none
+        return float((1.0 - 1.0 / users[users > 1]).sum())
+
+    def needed(self, sequence: Sequence) -> int:
+        """Pages that waiting `sequence` adds to those that are promised: what others use already counts once."""
+        found = self.prefixes.found(sequence)
+        whole = self.commitment(sequence)
+        if not found:
+            return whole
+        used = self._config.num_lanes * self.prefixes.used_of(sequence, found)
+        survivors = 0 if sequence.budget is None else min(used, self._most_left(sequence))  # copied before used is left
+        return max(0, whole - used) + survivors
+
     def commitment(self, sequence: Sequence) -> int:
         """Pages to count for `sequence` at admission: its prompt while that is read, then what it can shrink to."""
         length = len(sequence.tokens)
@@ -70,7 +102,7 @@ class KVMemory:
 
     def rows_that_fit(self, sequence: Sequence, wanted: int) -> int:
         """The most rows up to `wanted` for which every lane finds room in the pages that are free now."""
-        free = self.allocator.num_free
+        free = self.num_available
         table = sequence.table
         if table.pages_missing(wanted) <= free:
             return wanted
@@ -88,11 +120,17 @@ class KVMemory:
         budget = sequence.budget
         if budget is None or not (sequence.is_decoding or self.is_streaming(sequence)):
             return 0
+        if sequence.adopted is not None:  # the runner has not heard of its rows
+            return 0
         target = budget.low(seen)
         if sequence.table.total_rows <= target * self._config.num_lanes:
             return 0
+        left = self.unequal_lanes(target + more)
+        if not self.can_make_way(sequence):
+            return 0
+        shared = int((self.allocator.references(sequence.table.held()) > _OWN_AND_CACHED).sum())
         held = sequence.table.total_pages + sequence.table.pages_missing(more)
-        return max(0, held - self.unequal_lanes(target + more))
+        return max(0, held - shared - left)
 
     def exceeds_budget(self, sequence: Sequence, seen: int) -> bool:
         """Whether the rows of `sequence` stand above its high mark once `seen` tokens are computed."""
@@ -103,9 +141,36 @@ class KVMemory:
             return False
         return sequence.table.total_rows > budget.high(seen) * self._config.num_lanes
 
+    def can_make_way(self, sequence: Sequence) -> bool:
+        """Whether `make_way` can be called: there is room for the survivors if other sequences read the same pages."""
+        references = self.allocator.references(sequence.table.held())
+        return not (references > _OWN_AND_CACHED).any() or self.num_available >= self._most_left(sequence)
+
+    def make_way(self, sequence: Sequence) -> None:
+        """Before `sequence` is compressed: see that its survivors get pages that nobody else reads.
+
+        What others may want to read later stays readable if there is room for it beside the survivors.
+        """
+        needed = self._most_left(sequence)
+        has_room = self.num_available >= needed
+        if not has_room:
+            self.prefixes.forget(sequence)
+        if self._is_read_by_others(sequence) or (has_room and self.prefixes.may_publish(sequence)):
+            self.prefixes.cache.make_room(needed)
+            sequence.fresh = self.allocator.allocate(needed)
+
+    def _most_left(self, sequence: Sequence) -> int:
+        assert sequence.budget is not None
+        return self.unequal_lanes(sequence.budget.low(len(sequence.tokens)))
+
+    def _is_read_by_others(self, sequence: Sequence) -> bool:
+        return bool((self.allocator.references(sequence.table.held()) > 1).any())
+
     def compression(self, sequence: Sequence, seen: int, reason: EvictionReason) -> Eviction:
         """The order to compress `sequence` down to its budget."""
         assert sequence.slot is not None
         assert sequence.budget is not None
         rows = sequence.budget.low(seen) * self._config.num_lanes
-        return Eviction(sequence.slot, sequence.policy, rows, seen, reason)
+        if sequence.fresh is None:
+            return Eviction(sequence.slot, sequence.policy, rows, seen, reason)
+        return Eviction(sequence.slot, sequence.policy, rows, seen, reason, sequence.fresh)

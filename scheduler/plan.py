@@ -39,7 +39,8 @@ class SampleOrder:
 class SequenceWork:
     """Tokens of one sequence to compute: ids `tokens` [n] int64 at text positions `position`, `position + 1`, ...
 
-    Every lane of table slot `slot` takes n new rows; `update` says which pages the slot got for them.
+    Every lane of table slot `slot` takes n new rows; `update` says which pages the slot got for them, and before them
+    for `reused` rows that are there already.
     `targets`: the ids that follow each token, where logprobs of the prompt are wanted, with `num_top` alternatives.
     """
 
@@ -51,17 +52,22 @@ class SequenceWork:
     sample: SampleOrder | None = None
     targets: npt.NDArray[np.int64] | None = None
     num_top: int = 0
+    reused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """Keep the best `keep_rows` rows of slot `slot`, counted over all its lanes; `seen` tokens were computed so far."""
+    """Keep the best `keep_rows` rows of slot `slot`, counted over all its lanes; `seen` tokens were computed so far.
+
+    `fresh`: pages to copy them to, lane after lane, where others read those that hold them; else they move in place.
+    """
 
     slot: int
     policy: str
     keep_rows: int
     seen: int
     reason: EvictionReason
+    fresh: PageIds = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
 
 @dataclass(frozen=True, slots=True)

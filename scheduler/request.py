@@ -72,7 +72,8 @@ class GenerationRequest:
 
     `kv_budget`: a float in (0, 1] is the share of rows kept, an int >= 1 rows per lane (a mean over lanes);
     None takes the server's. `kv_policy`: a policy's name, None takes the server's. `priority`: lower runs first,
-    under `--scheduling-policy priority`. `grammar`: what the output must follow.
+    under `--scheduling-policy priority`. `grammar`: what the output must follow. `cache_salt`: rows are
+    shared with requests of the same salt only.
     """
 
     request_id: str
@@ -83,6 +84,7 @@ class GenerationRequest:
     kv_policy: str | None = None
     kv_budget: float | int | None = None
     grammar: Grammar | None = None
+    cache_salt: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +98,15 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class KVUsage:
-    """Rows of one sequence at its end, as a mean over lanes: kept, evicted so far; and how often it was preempted."""
+    """Rows of one sequence at its end, as a mean over lanes: kept, evicted so far; and how often it was preempted.
+
+    `cached_tokens`: tokens of the prompt that were in the prefix cache and not computed.
+    """
 
     rows_kept: float
     rows_evicted: float
     preemptions: int = 0
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

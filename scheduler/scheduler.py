@@ -38,7 +38,7 @@ class Scheduler:
         self._arrivals = count()
         self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
-        self._ledger = Ledger(config.max_num_seqs, self.memory.allocator, track_freed_pages=config.debug_pages)
+        self._ledger = Ledger(config.max_num_seqs, self.memory)
         self._plan: StepPlan | None = None
         self._in_flight: dict[int, Sequence] = {}
         self._outbox: list[tuple[Sequence, TokenEvent]] = []
@@ -70,6 +70,7 @@ class Scheduler:
             for index in range(request.n)
         ]
         for sequence in sequences:
+            sequence.leader = None if sequence is sequences[0] else sequences[0]
             self._waiting.add(sequence)
         return sequences
 
@@ -100,13 +101,16 @@ class Scheduler:
     def apply(self, result: StepResult) -> None:
         """Take in the outcome of the step under way: tokens, compressed lanes, ended sequences."""
         plan, sequences = self._close_step()
+        moved = {eviction.slot for eviction in plan.evictions if not eviction.fresh.size}
+        for work in plan.work:
+            sequences[work.slot].num_computed += work.tokens.size
+            if work.slot not in moved:
+                self.memory.prefixes.publish(sequences[work.slot])
         for eviction, kept in zip(plan.evictions, result.kept, strict=True):
             self._ledger.compress(sequences[eviction.slot], kept, eviction.reason)
         for work, outcome in zip(plan.work, result.work, strict=True):
-            sequence = sequences[work.slot]
-            sequence.num_computed += work.tokens.size
-            if sequence.ending is None:
-                self._take_in(sequence, outcome)
+            if sequences[work.slot].ending is None:
+                self._take_in(sequences[work.slot], outcome)
         for sequence in sequences.values():
             if sequence.ending is not None and sequence.slot is not None:
                 self._retire(sequence, TokenEvent(sequence.index))
@@ -144,7 +148,11 @@ class Scheduler:
         """Assert that pages, tables, slots and queues agree; cheap enough for tests to call after every step."""
         for sequence in self._running:
             sequence.table.check_integrity()
-        self.memory.allocator.check_integrity(sequence.table.held() for sequence in self._running)
+        cache = self.memory.prefixes.cache
+        cache.check_integrity([sequence.used_keys for sequence in self._running])
+        held = [sequence.table.held() for sequence in self._running]
+        held += [sequence.fresh for sequence in self._running if sequence.fresh is not None]
+        self.memory.allocator.check_integrity([*held, *cache.held()])
         self._ledger.check_integrity(self._running)
         assert self._running == sorted(self._running, key=lambda sequence: sequence.order)
         for sequence in self._waiting:

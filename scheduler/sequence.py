@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paged_kv.table import PageTable
+from paged_kv.allocator import PageIds
+from paged_kv.prefix import Key
+from paged_kv.table import PageTable, TableUpdate
 from scheduler.budget import SequenceBudget
 from scheduler.request import Constraint, Finish, FinishReason, GenerationRequest, KVUsage, Timings, TokenLogprob
 
@@ -23,7 +25,10 @@ class Sequence:
     """Owned by the scheduler. Two numbers drive it: `num_computed` tokens are in the cache, `len(tokens)` should be.
 
     `tokens` holds the prompt and what was generated. `budget` None: never evicted. `slot` None: waiting.
-    `max_len`: tokens at which it ends for want of context or memory.
+    `max_len`: tokens at which it ends for want of context or memory. `leader`: choice 0 of its request, None for it.
+    `keys` name its full pages of tokens, for the prefix cache, whose entries under `used_keys`, the first of them, it
+    uses. `num_reused`: tokens found there when it first ran. `adopted`: pages found, of which the runner has not heard.
+    `fresh`: pages that wait for the rows that the step under way leaves.
     """
 
     request: GenerationRequest
@@ -45,6 +50,12 @@ class Sequence:
     ending: Ending | None = None
     constraint: Constraint | None = None
     prompt_logprobs: list[TokenLogprob | None] = field(default_factory=list)
+    leader: Sequence | None = None
+    keys: list[Key] = field(default_factory=list)
+    used_keys: list[Key] = field(default_factory=list)
+    num_reused: int | None = None
+    adopted: TableUpdate | None = None
+    fresh: PageIds | None = None
 
     @property
     def num_prompt(self) -> int:
@@ -62,6 +73,11 @@ class Sequence:
         return len(self.tokens) - self.num_computed
 
     @property
+    def is_compressed(self) -> bool:
+        """True once rows of what is in the cache were evicted."""
+        return self.table.total_rows < self.num_computed * self.table.num_lanes
+
+    @property
     def is_decoding(self) -> bool:
         """True when the cache lacks the newest token only."""
         return self.gap == 1 and self.num_generated > 0
@@ -72,10 +88,17 @@ class Sequence:
         wanted = self.request.params.prompt_logprobs is not None and self.index == 0
         return wanted and len(self.prompt_logprobs) < self.num_prompt
 
+    @property
+    def _cached_tokens(self) -> int:
+        """Tokens of the prompt that were not computed; the prompt of a request counts once, so choice 0 reports it."""
+        return min(self.num_reused or 0, self.num_prompt) if self.leader is None else 0
+
     def finish(self, now: float) -> Finish:
         """The terminal value of this choice, with its rows as they stand now. It must have an ending."""
         assert self.ending is not None
         lanes = self.table.num_lanes
-        usage = KVUsage(self.table.total_rows / lanes, self.rows_evicted / lanes, self.num_preemptions)
+        usage = KVUsage(
+            self.table.total_rows / lanes, self.rows_evicted / lanes, self.num_preemptions, self._cached_tokens
+        )
         timings = Timings(self.arrived, self.first_scheduled, self.first_token, now)
         return Finish(self.ending.reason, usage, timings, self.ending.stop_token, self.ending.error)

@@ -9,7 +9,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class EngineStats:
-    """Gauges and running totals at one moment. Pages count over the whole pool; rows count over all lanes."""
+    """Gauges and running totals at one moment. Pages count over the whole pool; rows count over all lanes.
+
+    Free are also the `pages_cached` that only the prefix cache holds. Of the tokens that sequences began with,
+    `prefix_tokens_asked_total`, so many were found in it.
+    """
 
     num_running: int
     num_waiting: int
@@ -20,6 +24,9 @@ class EngineStats:
     pages_freed_total: int
     preemptions_total: int
     compressions_total: dict[str, int] = field(default_factory=dict)
+    pages_cached: int = 0
+    prefix_tokens_asked_total: int = 0
+    prefix_tokens_found_total: int = 0
 
     @property
     def kv_cache_usage(self) -> float:

@@ -146,6 +146,12 @@ def _add_kv_flags(group: argparse._ArgumentGroup) -> None:
         metavar="ROWS",
         help="odd: a row gets the highest score of so many around it (by policy)",
     )
+    add(
+        "--enable-prefix-caching",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="read the beginnings of prompts once; off for policies that note attention (%(default)s)",
+    )
     add("--debug-pages", action="store_true", help="fill freed pages with NaN, to find stray reads; slow")
 
 
@@ -199,6 +205,7 @@ def engine_options(parsed: argparse.Namespace) -> EngineOptions:
         kv_pool=parsed.kv_pool,
         kv_calibration=parsed.kv_calibration,
         attention_backend=parsed.attention_backend,
+        enable_prefix_caching=parsed.enable_prefix_caching,
         debug_pages=parsed.debug_pages,
     )
 

@@ -42,6 +42,7 @@ class EngineOptions:
     kv_pool: int | None = None
     kv_calibration: Path | None = None
     attention_backend: str = "auto"
+    enable_prefix_caching: bool = True
     debug_pages: bool = False
 
 

@@ -20,7 +20,7 @@ from paged_kv.backend import AttentionBackend, load_backend
 from paged_kv.batch import TableMirror
 from paged_kv.eviction import EvictionDriver
 from paged_kv.format import load_format
-from paged_kv.policy import Policy
+from paged_kv.policy import Policy, load_policy
 from paged_kv.pool import KVPool
 from scheduler.config import SchedulerConfig
 from scheduler.engine import AsyncEngine
@@ -65,7 +65,7 @@ def assemble(options: EngineOptions) -> Assembly:
     model = load_model(checkpoint, dtype, quantize=quantize)
     tokenizer = Tokenizer.from_folder(checkpoint.folder, _chat_template(options))
     backend = _backend(options, model.config)
-    options = _settled(options, model.config, backend, quantize=quantize)
+    options = _settled(options, model.config, backend, policies[options.kv_policy], quantize=quantize)
     pool = _pool(options, model.config, policies[options.kv_policy])
     drivers = {
         name: driver_of(policy, options, model.config.num_kv_heads, calibration) for name, policy in policies.items()
@@ -123,7 +123,9 @@ def _backend(options: EngineOptions, model: ModelConfig) -> AttentionBackend:
         raise LaunchError(f"--attention-backend: {error}; auto takes one that can") from error
 
 
-def _settled(options: EngineOptions, model: ModelConfig, backend: AttentionBackend, *, quantize: bool) -> EngineOptions:
+def _settled(
+    options: EngineOptions, model: ModelConfig, backend: AttentionBackend, policy: Policy, *, quantize: bool
+) -> EngineOptions:
     """With the choices made that are left to model and machine; requests may change policies, so theirs stay open."""
     rows = _row_format(options, model, backend) if options.kv_cache_dtype == "auto" else options.kv_cache_dtype
     return replace(
@@ -135,6 +137,8 @@ def _settled(options: EngineOptions, model: ModelConfig, backend: AttentionBacke
         kv_cache_memory_bytes=options.kv_cache_memory_bytes or default_pool_bytes(),
         kv_cache_dtype=rows,
         attention_backend=type(backend).__module__.rpartition(".")[2],
+        # What attention notes about a row depends on who reads it, so sequences cannot share such rows.
+        enable_prefix_caching=options.enable_prefix_caching and policy.observation is None,
     )
 
 
@@ -200,6 +204,7 @@ def _scheduler_config(
             max_num_queued=options.max_num_queued_reqs,
             eos_token_ids=checkpoint.eos_token_ids,
             debug_pages=options.debug_pages,
+            prefix_caching=options.enable_prefix_caching,
         )
     except ValueError as error:
         raise LaunchError(str(error)) from error
@@ -239,9 +244,18 @@ def _summary(
             ]
         )
         lines.append(f"Eviction: {options.kv_policy}, lanes {lanes}, budget {budget}, {when}")
+    lines.append(_prefix_line(options))
     if whole < scheduler.config.max_model_len:
         lines.append(
             f"The KV memory holds {whole:,} tokens, less than the context of {scheduler.config.max_model_len:,}: "
             "longer prompts are refused; a larger --kv-cache-memory-bytes lets them in"
         )
     return tuple(lines)
+
+
+def _prefix_line(options: EngineOptions) -> str:
+    if options.enable_prefix_caching:
+        return "Prefix cache: on; it takes the pages that no sequence needs"
+    if load_policy(options.kv_policy).observation is not None:
+        return f"Prefix cache: off, because {options.kv_policy} notes beside each row what attention gave it"
+    return "Prefix cache: off"

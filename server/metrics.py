@@ -173,11 +173,14 @@ def _engine_metrics(stats: EngineStats, labels: Mapping[str, str]) -> Iterator[M
         "scissorserve:preemptions": ("Sequences sent back to wait.", stats.preemptions_total),
         "scissorserve:kv_rows_evicted": ("KV rows evicted, over all lanes.", stats.rows_evicted_total),
         "scissorserve:kv_pages_freed": ("KV pages that eviction returned.", stats.pages_freed_total),
+        "vllm:prefix_cache_queries": ("Tokens looked up in the prefix cache.", stats.prefix_tokens_asked_total),
+        "vllm:prefix_cache_hits": ("Those whose rows were there.", stats.prefix_tokens_found_total),
     }
     yield from _gauges(gauges, labels)
     pages = GaugeMetricFamily("scissorserve:kv_pages", "KV pages by use.", labels=[*names, "use"])
     pages.add_metric([*values, "held"], stats.pages_total - stats.pages_free)
-    pages.add_metric([*values, "free"], stats.pages_free)
+    pages.add_metric([*values, "cached"], stats.pages_cached)
+    pages.add_metric([*values, "free"], stats.pages_free - stats.pages_cached)
     yield pages
     for name, (help_text, value) in counters.items():
         counter = CounterMetricFamily(name, help_text, labels=names)

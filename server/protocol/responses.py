@@ -47,12 +47,19 @@ class KVCacheUsage(TypedDict):
     preemptions: int
 
 
+class PromptTokensDetails(TypedDict):
+    """`cached_tokens` of the prompt were found in the prefix cache and not computed again."""
+
+    cached_tokens: int
+
+
 class Usage(TypedDict):
     """Tokens as the text has them, whatever was evicted: each prompt counts once, every choice's tokens count."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails
     kv_cache: KVCacheUsage
 
 

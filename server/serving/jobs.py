@@ -117,6 +117,7 @@ def _request(
         kv_policy=body.kv_policy,
         kv_budget=body.kv_budget,
         grammar=grammar,
+        cache_salt=body.cache_salt,
     )
 
 

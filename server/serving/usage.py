@@ -14,6 +14,7 @@ def usage_of(prompt_tokens: int, completion_tokens: int, choices: Sequence[KVUsa
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": sum(choice.cached_tokens for choice in choices)},
         "kv_cache": {
             "rows_kept": round(sum(choice.rows_kept for choice in choices), 2),
             "rows_evicted": round(sum(choice.rows_evicted for choice in choices), 2),

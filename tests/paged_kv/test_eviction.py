@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paged_kv.eviction import EvictionDriver
+from paged_kv.observation import Observation
 from paged_kv.plugins import names
 from paged_kv.policy import LaneMode, Policy, ScoreView, load_policy
 from tests.paged_kv.lanes import HEAD_DIM, World
@@ -199,3 +201,30 @@ def test_random_scores_repeat_for_a_seed_and_change_with_time() -> None:
     first, again, later = (load_policy("random").score(view) for view in views)
     assert torch.equal(first, again)
     assert not torch.equal(first, later)
+
+
+@pytest.mark.parametrize("page_format", ["float32", "int4"])
+@pytest.mark.parametrize("lanes", ["uniform", "global"])
+def test_survivors_in_fresh_pages_are_those_in_place_and_the_old_rows_stay(page_format: str, lanes: LaneMode) -> None:
+    """What others still read is not touched; page by page the copies hold the bytes that moving in place leaves."""
+    left, states = [], []
+    for copies in (False, True):
+        world = World(page_format=page_format, observation=Observation("probability"), seed=3)
+        world.append({0: 30})
+        world.pool.state.copy_(torch.randint(0, 60, world.pool.state.shape, generator=torch.Generator().manual_seed(1)))
+        before = world.pool.keys.clone()
+        fresh = torch.from_numpy(world.allocator.allocate(40)).long() if copies else None
+        driver = EvictionDriver(load_policy("h2o"), 2, 3, lanes, kv_heads=2)
+        left.append(driver.compress(world.pool, world.mirror, 0, 4 * 11, 30, fresh))
+        slots = world.mirror.slots_of_rows(0)
+        held = torch.arange(slots.shape[1]) < left[-1].unsqueeze(-1)
+        planes = (world.pool.keys, world.pool.values, world.pool.state)
+        states.append([plane.flatten(0, 1)[slots[held]] for plane in planes])
+        if fresh is not None:
+            old = torch.from_numpy(world.tables[0].held()).long()
+            torch.testing.assert_close(world.pool.keys[old], before[old], rtol=0, atol=0, equal_nan=True)
+            table = world.tables[0]
+            table.replace(left[-1].numpy().astype(np.int32), fresh.numpy().astype(np.int32), world.allocator)
+            world.check_integrity()
+    assert left[0].equal(left[1])
+    assert all(one.equal(other) for one, other in zip(*states, strict=True))

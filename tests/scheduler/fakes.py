@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import reduce
 
 import numpy as np
 
@@ -48,16 +49,28 @@ def request(name: str, length: int, max_tokens: int, **changes: object) -> Gener
     return GenerationRequest(request_id=name, prompt=prompt, **{**settings, **changes})  # type: ignore[arg-type]
 
 
-class FakeRunner:
-    """Keeps tables as a runner would, asserts that each plan is consistent with them, draws `next_token(work)`.
+def follows(before: int, token: int) -> int:
+    """What a row says of its token and all before it, from what the row before says."""
+    return (before * 1_000_003 + token + 1) % (2**61 - 1)
 
-    Compressed lanes end with equal counts if `uniform`, else with counts drawn at random.
+
+def said(tokens: Iterable[int]) -> int:
+    """What the last row of a text says."""
+    return reduce(follows, tokens, 0)
+
+
+class FakeRunner:
+    """Keeps tables and rows as a runner would, asserts that each plan is consistent with them, draws `next_token`.
+
+    A row says what its token and all before it are, because it is made from the row before it, read through the table:
+    a page in a wrong place or with wrong rows changes all that follows. `next_token` is asked with the work and with
+    what its last row says. Compressed lanes end with equal counts if `uniform`, else with counts drawn at random.
     """
 
     def __init__(
         self,
         seed: int = 0,
-        next_token: Callable[[SequenceWork], int] = lambda work: 7,
+        next_token: Callable[[SequenceWork, int], int] = lambda work, row: 7,
         page_size: int = PAGE_SIZE,
         *,
         uniform: bool = False,
@@ -68,6 +81,7 @@ class FakeRunner:
         self.pages: dict[int, dict[tuple[int, int], int]] = {}
         self.computed: dict[int, int] = {}
         self.plans: list[StepPlan] = []
+        self._rows: dict[tuple[int, int], int] = {}  # by page and offset
         self._random = np.random.default_rng(seed)
         self._next_token = next_token
 
@@ -77,45 +91,82 @@ class FakeRunner:
         for slot in plan.released:
             for books in (self.kept, self.pages, self.computed):
                 books.pop(slot, None)
+        freed = set(plan.freed_pages.tolist())
+        self._rows = {place: row for place, row in self._rows.items() if place[0] not in freed}
         work = tuple(self._compute(item) for item in plan.work)
         kept = tuple(self._evict(eviction) for eviction in plan.evictions)
-        held = [page for pages in self.pages.values() for page in pages.values()]
-        assert len(held) == len(set(held)), "two lanes share a page"
+        for pages in self.pages.values():
+            assert len(pages) == len(set(pages.values())), "a page stands in a table twice"
         return StepResult(work, kept)
+
+    def last_row(self, slot: int, lane: int = 0) -> int:
+        """What the newest row of a lane says; 0 where there is none."""
+        kept = int(self.kept[slot][lane])
+        return self._read(slot, lane, kept - 1) if kept else 0
 
     def _compute(self, item: SequenceWork) -> WorkResult:
         slot, count = item.slot, item.tokens.size
         assert count > 0
-        assert item.position == self.computed.get(slot, 0), "tokens are computed in order, none twice"
+        assert item.position == self.computed.get(slot, 0) + item.reused, "tokens are computed in order, none twice"
+        assert not item.reused or item.position == item.reused, "only the beginning of a text is reused"
         self.computed[slot] = item.position + count
         kept = self.kept.setdefault(slot, np.zeros(LANES, dtype=np.int32))
         pages = self.pages.setdefault(slot, {})
         for lane, column, page in zip(item.update.lanes, item.update.columns, item.update.pages, strict=True):
             assert (lane, column) not in pages
             pages[int(lane), int(column)] = int(page)
+        kept += item.reused
+        before = [self.last_row(slot, lane) for lane in range(LANES)]
+        assert len(set(before)) == 1, "lanes differ in what they read"
         kept += count
         for lane in range(LANES):
             columns = {column for owner, column in pages if owner == lane}
             assert columns == set(range(-(-int(kept[lane]) // self._page_size))), "a lane has the pages its rows need"
-        token = None if item.sample is None else self._next_token(item)
+            row = before[lane]
+            for place, token in enumerate(item.tokens.tolist(), start=int(kept[lane]) - count):
+                row = follows(row, token)
+                self._write(slot, lane, place, row)
+        token = None if item.sample is None else self._next_token(item, self.last_row(slot))
         targets = () if item.targets is None else item.targets
         return WorkResult(token, prompt=tuple(TokenLogprob(int(target), -1.0) for target in targets))
 
     def _evict(self, eviction: Eviction) -> Counts:
-        """Choose how many rows each lane keeps, as a policy would."""
-        kept = self.kept[eviction.slot]
-        assert eviction.seen == self.computed[eviction.slot]
+        """Choose how many rows each lane keeps, as a policy would; the newest is among them."""
+        slot, kept = eviction.slot, self.kept[eviction.slot]
+        assert eviction.seen == self.computed[slot]
         assert 0 < eviction.keep_rows < kept.sum(), "an eviction that evicts nothing is a waste"
         left = np.minimum(kept, eviction.keep_rows // LANES) if self._uniform else kept.copy()
         while left.sum() > eviction.keep_rows:
             lane = int(self._random.choice(np.flatnonzero(left > 1)))
             left[lane] -= min(int(left[lane]) - 1, int(left.sum()) - eviction.keep_rows, 5)
-        self.kept[eviction.slot] = left
-        pages = self.pages[eviction.slot]
-        for lane, column in list(pages):
-            if column >= -(-int(left[lane]) // self._page_size):
-                del pages[lane, column]
+        survivors = [
+            [self._read(slot, lane, row) for row in (*range(int(left[lane]) - 1), int(kept[lane]) - 1)]
+            for lane in range(LANES)
+        ]
+        self.kept[slot] = left
+        self._place(slot, left, eviction.fresh.tolist())
+        for lane, rows in enumerate(survivors):
+            for place, row in enumerate(rows):
+                self._write(slot, lane, place, row)
         return left.copy()
+
+    def _place(self, slot: int, left: Counts, fresh: list[int]) -> None:
+        """Drop the pages that `left` rows per lane do not need, or take `fresh` ones in place of all."""
+        needed = [(lane, column) for lane in range(LANES) for column in range(-(-int(left[lane]) // self._page_size))]
+        held = self.pages[slot]
+        self.pages[slot] = dict(zip(needed, fresh, strict=False)) if fresh else {place: held[place] for place in needed}
+        assert len(self.pages[slot]) == len(needed), "there are too few fresh pages"
+
+    def _read(self, slot: int, lane: int, row: int) -> int:
+        page = self.pages[slot][lane, row // self._page_size]
+        return self._rows[page, row % self._page_size]
+
+    def _write(self, slot: int, lane: int, row: int, content: int) -> None:
+        page = self.pages[slot][lane, row // self._page_size]
+        others = (pages.values() for owner, pages in self.pages.items() if owner != slot)
+        place = page, row % self._page_size
+        assert self._rows.get(place) == content or not any(page in held for held in others), "others read this page"
+        self._rows[place] = content
 
 
 class Outcome:

@@ -73,7 +73,7 @@ def test_short_prompts_leave_half_of_each_step_to_the_long_one() -> None:
 def test_when_a_sequence_ends(params: SamplingParams, drawn: int, reason: str, count: int) -> None:
     scheduler = Scheduler(config())
     scheduler.add(request("a", 5, 0, params=params))
-    outcome = run(scheduler, FakeRunner(next_token=lambda work: drawn))
+    outcome = run(scheduler, FakeRunner(next_token=lambda work, row: drawn))
     assert outcome.reason("a") == reason
     assert len(outcome.tokens["a", 0]) == count
     finish = outcome.finished["a", 0].finish
@@ -87,7 +87,7 @@ def test_end_tokens_are_banned_below_min_tokens() -> None:
     scheduler.add(request("a", 5, 0, params=params))
     banned: list[tuple[int, ...]] = []
 
-    def draw(work: SequenceWork) -> int:
+    def draw(work: SequenceWork, _: int) -> int:
         assert work.sample is not None
         banned.append(work.sample.banned)
         return 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from itertools import count
 
 from hypothesis import settings
@@ -10,10 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from scheduler.errors import RequestRejected
-from scheduler.plan import SequenceWork
 from scheduler.scheduler import Scheduler
 from scheduler.sequence import Sequence
-from tests.scheduler.fakes import EOS, LANES, FakeRunner, Outcome, config, request, step
+from tests.scheduler.fakes import EOS, LANES, FakeRunner, Outcome, config, follows, request, said, step
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -36,6 +36,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         policy=st.sampled_from(["full", "lossy", "paper"]),
         seed=st.integers(0, 1000),
         eos_every=st.integers(3, 500),
+        prefix_caching=st.booleans(),
     )
     def start(
         self,
@@ -48,16 +49,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         policy: str,
         seed: int,
         eos_every: int,
+        prefix_caching: bool,
     ) -> None:
-        changes = {"evict": evict, "order": order, "default_policy": policy, "page_size": page_size}
+        changes = {
+            "evict": evict,
+            "order": order,
+            "default_policy": policy,
+            "page_size": page_size,
+            "prefix_caching": prefix_caching,
+        }
         pages = LANES * (rows // page_size) + spare
         self.scheduler = Scheduler(config(num_pages=pages, default_budget=9, **changes))
-        drawn = count()
+        self.eos_every = eos_every
+        self.runner = FakeRunner(seed, lambda _, row: self.draw(row), page_size, uniform=uniform)
 
-        def draw(work: SequenceWork) -> int:
-            return EOS if next(drawn) % eos_every == eos_every - 1 else 7
-
-        self.runner = FakeRunner(seed, draw, page_size, uniform=uniform)
+    def draw(self, row: int) -> int:
+        """The token that follows a text whose last row says `row`."""
+        return EOS if row % self.eos_every == 0 else row % 3
 
     @rule(
         length=st.integers(1, 120),
@@ -66,13 +74,26 @@ class SchedulerMachine(RuleBasedStateMachine):
         policy=st.sampled_from([None, "full", "lossy", "paper"]),
         budget=st.sampled_from([None, 0.3, 7, 20]),
         priority=st.integers(-1, 1),
+        diverges=st.integers(0, 120),
+        salt=st.sampled_from([None, None, "other"]),
     )
     def arrive(
-        self, length: int, max_tokens: int, n: int, policy: str | None, budget: float | int | None, priority: int
+        self,
+        length: int,
+        max_tokens: int,
+        n: int,
+        policy: str | None,
+        budget: float | int | None,
+        priority: int,
+        diverges: int,
+        salt: str | None,
     ) -> None:
         wanted = request(
             str(next(self.names)), length, max_tokens, n=n, kv_policy=policy, kv_budget=budget, priority=priority
         )
+        name = int(wanted.request_id) + 1000
+        prompt = tuple(token if place < diverges else name for place, token in enumerate(wanted.prompt))
+        wanted = replace(wanted, prompt=prompt, cache_salt=salt)
         with suppress(RequestRejected):
             self.sequences += self.scheduler.add(wanted)
 
@@ -115,6 +136,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     def books_agree(self) -> None:
         if hasattr(self, "scheduler"):
             self.scheduler.check_integrity()
+
+    @invariant()
+    def text_is_that_of_a_cold_engine(self) -> None:
+        for sequence in self.sequences:
+            row = said(sequence.request.prompt)
+            for token in sequence.tokens[sequence.num_prompt :]:
+                assert token == self.draw(row), "the text is another than that of a request alone"
+                row = follows(row, token)
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler"):

@@ -19,7 +19,7 @@ from server.protocol.tokenize import TokenizeRequest
 
 PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 COMMON = set(GenerationFields.model_fields)
-NO_EFFECT_THOUGH_CHECKED = {"cache_salt", "user"}
+NO_EFFECT_THOUGH_CHECKED = {"user"}
 SECTIONS: dict[str, tuple[type[BaseModel], Collection[str]]] = {
     "Both completions": (GenerationFields, ()),
     "Completions": (CompletionRequest, COMMON),

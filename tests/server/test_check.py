@@ -129,7 +129,7 @@ def checked(*flags: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.model
 @pytest.mark.usefixtures("default_model_folder")
 def test_what_is_printed_starts_the_same_server(tmp_path: Path) -> None:
-    flags = ["--kv-cache-memory-bytes", "64MiB", "--kv-budget", "512", "--kv-policy", "h2o", "--api-key", "s3cret"]
+    flags = ["--kv-cache-memory-bytes", "64MiB", "--kv-budget", "512", "--kv-policy", "keydiff", "--api-key", "s3cret"]
     done = checked(*flags, "--served-model-name", "one", "two")
     assert done.returncode == 0, done.stderr
     assert "s3cret" not in done.stdout

@@ -103,6 +103,7 @@ from server import command
 from server.cli import parse
 from server.launch import Assembly
 from server.memory_plan import MemoryPlan
+from server.sampling_defaults import SamplingDefaults
 from server.settings import ServerSettings
 from scheduler.engine import AsyncEngine, compute_thread
 from server.uvicorn_server import GracefulServer
@@ -128,7 +129,7 @@ GracefulServer.startup = startup
 options = parse(["--port", "0"], {{}})
 plan = MemoryPlan(1, 1, 1, 1, 1, 10, ())
 scheduler = make_stack(model, tokenizer, {{}}, {{}}).engine._scheduler
-parts = Quick(scheduler, model, tokenizer, None, plan, ())
+parts = Quick(scheduler, model, tokenizer, None, plan, SamplingDefaults(), ())
 sys.exit(command.serve(options, ServerSettings(("tiny",), shutdown_timeout=0.1), parts, compute_thread()))
 """
 

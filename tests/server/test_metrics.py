@@ -48,6 +48,8 @@ NAMES = {
     "scissorserve:kv_compressions",
     "scissorserve:kv_pages",
     "scissorserve:kv_pages_freed",
+    "vllm:prefix_cache_queries",
+    "vllm:prefix_cache_hits",
     "scissorserve:kv_rows_evicted",
     "scissorserve:kv_rows_kept",
     "scissorserve:last_step_timestamp_seconds",

@@ -117,11 +117,12 @@ def _told(kind: str, **data: Any) -> bytes:
 
 
 def _usage(usage: Usage) -> dict[str, Any]:
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
     return {
-        "input_tokens": usage["prompt_tokens"],
+        "input_tokens": usage["prompt_tokens"] - cached,
         "output_tokens": usage["completion_tokens"],
         "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
+        "cache_read_input_tokens": cached,
     }
 
 
