@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from server.container import CONTROL_GROUP, memory_limit_and_use
+
 LaneMode = Literal["uniform", "layer", "global", "profile"]
 
 _GIB = 2**30
@@ -78,12 +80,9 @@ def parse_size(text: str) -> int:
     return int(float(number) * factor)
 
 
-def default_pool_bytes(control_group: Path = Path("/sys/fs/cgroup")) -> int:
+def default_pool_bytes(control_group: Path = CONTROL_GROUP) -> int:
     """A quarter of the memory that is free now, to the machine and in a container's limit; at most 4 GiB."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit, used = ((control_group / file).read_text() for file in ("memory.max", "memory.current"))
-        free = min(free, int(limit) - int(used))
-    except (OSError, ValueError):
-        pass  # no control groups, or no limit ("max")
+    if (memory := memory_limit_and_use(control_group)) is not None:
+        free = min(free, memory[0] - memory[1])
     return max(0, min(4 * _GIB, free // 4))

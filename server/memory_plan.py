@@ -13,6 +13,7 @@ from torch import Tensor
 from models.causal_lm import CausalLM
 from scheduler.budget import SequenceBudget
 from scheduler.scheduler import Scheduler
+from server.container import CONTROL_GROUP, memory_limit_and_use
 
 _MIB = 2**20
 _TYPICAL_TOKENS = 1000
@@ -110,13 +111,11 @@ def weight_sizes(model: CausalLM) -> Iterator[int]:
             )
 
 
-def memory_limit(control_group: Path = Path("/sys/fs/cgroup")) -> int:
+def memory_limit(control_group: Path = CONTROL_GROUP) -> int:
     """Bytes that this process may take at most: the machine's, or fewer in a container with a limit."""
     limit = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(limit, int((control_group / "memory.max").read_text()))
-    except (OSError, ValueError):
-        return limit  # no control groups, or no limit ("max")
+    memory = memory_limit_and_use(control_group)
+    return limit if memory is None else min(limit, memory[0])
 
 
 def resident_bytes() -> int:

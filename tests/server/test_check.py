@@ -18,6 +18,7 @@ from scheduler.budget import EvictionRules
 from scheduler.config import SchedulerConfig
 from scheduler.scheduler import Scheduler
 from server.cli import parse
+from server.engine_options import default_pool_bytes
 from server.memory_plan import Fit, MemoryPlan, memory_limit, plan_memory, resident_bytes, weight_sizes
 from tests.models.tiny import saved, tiny_llama
 
@@ -95,9 +96,21 @@ def test_a_containers_limit_counts(tmp_path: Path) -> None:
     machine = memory_limit(tmp_path)
     assert machine > resident_bytes() > 0
     (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("100\n")
     assert memory_limit(tmp_path) == machine
     (tmp_path / "memory.max").write_text("500000000\n")
     assert memory_limit(tmp_path) == 500_000_000
+
+
+def test_a_containers_limit_counts_under_the_older_control_groups(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory/memory.usage_in_bytes").write_text("100000000\n")
+    (tmp_path / "memory/memory.limit_in_bytes").write_text("500000000\n")
+    assert memory_limit(tmp_path) == 500_000_000
+    assert default_pool_bytes(tmp_path) == 100_000_000
+    machine = memory_limit(tmp_path / "none")
+    (tmp_path / "memory/memory.limit_in_bytes").write_text("9223372036854771712\n")
+    assert memory_limit(tmp_path) == machine
 
 
 @pytest.mark.parametrize(
