@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from torch import Tensor
 
 from models.checkpoint import Checkpoint
 from models.errors import ModelError
+from models.whole_file import write_whole
 from paged_kv.calibration import Calibration
 from paged_kv.lanes import LaneProfile
 from paged_kv.scoring import LinearScorer
@@ -28,33 +29,34 @@ def calibration_path(fingerprint: str, cache_dir: Path) -> Path:
 
 
 def write_calibration(path: Path, calibration: Calibration, fingerprint: str, made_from: Mapping[str, Any]) -> None:
-    """Store `calibration`; `made_from` is for people who want to know, and to repeat it."""
-    header = {"version": _VERSION, "model": fingerprint, **made_from}
+    """Store `calibration`; `made_from` is for people who want to know, and to repeat it. Raises ModelError."""
     tensors = {
         "weights": calibration.scorer.weights.half(),
         "bias": calibration.scorer.bias,
         "lane_shares": calibration.profile.shares,
         "lane_rows": calibration.profile.rows,
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, path, {"calibration": json.dumps(header)})
+    if not _all_finite(tensors):
+        raise ModelError("no calibration can be made: the model computes what is no number, or too large for one")
+    write_whole(path, tensors, {"calibration": json.dumps({**made_from, "version": _VERSION, "model": fingerprint})})
 
 
 def read_calibration(path: Path, fingerprint: str) -> Calibration:
     """The calibration in `path`. Raises ModelError if it is damaged, or of another model than `fingerprint` says."""
+    again = f"make it anew with `scissorserve calibrate MODEL --out {path}`"
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get("calibration", "{}"))
+            header = json.loads((file.metadata() or {}).get("calibration", "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except (OSError, SafetensorError, ValueError) as error:
         raise ModelError(f"the calibration {path} cannot be read: {error}") from error
-    if header.get("version") != _VERSION:
-        raise ModelError(f"{path} is no calibration of a form that is known here; make it anew")
-    if header["model"] != fingerprint:
-        raise ModelError(f"the calibration {path} was made for another model; make one with `scissorserve calibrate`")
+    if not isinstance(header, dict) or header.get("version") != _VERSION:
+        raise ModelError(f"{path} is no calibration of a form that is known here; {again}")
+    if header.get("model") != fingerprint:
+        raise ModelError(f"the calibration {path} was made for another model; {again}")
+    if not _fit_together(tensors) or not _all_finite(tensors):
+        raise ModelError(f"the calibration {path} is damaged; {again}")
     scorer = LinearScorer(tensors["weights"].float(), tensors["bias"])
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in (scorer.weights, scorer.bias)):
-        raise ModelError(f"the calibration {path} holds what is no number; make it anew")
     return Calibration(scorer, LaneProfile(tensors["lane_shares"], tensors["lane_rows"]))
 
 
@@ -68,3 +70,18 @@ def find_calibration(checkpoint: Checkpoint, cache_dir: Path, chosen: Path | Non
         if path.is_file():
             return read_calibration(path, fingerprint)
     return None
+
+
+def _all_finite(tensors: Mapping[str, Tensor]) -> bool:
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
+
+
+def _fit_together(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether all that a calibration has is there, in shapes that belong to one model."""
+    if not tensors.keys() >= {"weights", "bias", "lane_shares", "lane_rows"}:
+        return False
+    weights, bias, shares, rows = (tensors[name] for name in ("weights", "bias", "lane_shares", "lane_rows"))
+    if weights.ndim != 4 or bias.shape != weights.shape[:3] or weights.shape[2] != 2 or shares.ndim != 1:
+        return False
+    ascend = shares.numel() >= 2 and bool((shares.diff() > 0).all())
+    return ascend and rows.shape == (shares.numel(), weights.shape[0] * weights.shape[1])

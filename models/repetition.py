@@ -19,8 +19,8 @@ class Attended:
     """`features` float32 [layers, n, (heads + 2 * kv_heads) * head_dim]: what attention took in for each token.
 
     `recall` [layers, kv_heads, n]: the highest weight that a row got while the passage was repeated (KVzip, arXiv
-    2505.23416). `flow` [layers, kv_heads, n]: the mean weight that a row got from the blocks of `BLOCK` tokens after
-    its own, NaN in the last one. Both over the queries that share the KV head.
+    2505.23416). `flow` [layers, kv_heads, n]: the mean weight that a row got from the blocks of tokens after its
+    own, NaN in the last one. Both over the queries that share the KV head.
     """
 
     features: Tensor
@@ -28,19 +28,19 @@ class Attended:
     flow: Tensor
 
 
-def attended(model: CausalLM, passage: Sequence[int], request: Sequence[int]) -> Attended:
-    """Read `passage`, then `request`, which asks to repeat it, and `passage` again."""
-    reading = _Reading(model)
+def attended(model: CausalLM, passage: Sequence[int], request: Sequence[int], block: int = BLOCK) -> Attended:
+    """Read `passage`, then `request`, which asks to repeat it, and `passage` again, in blocks of `block` tokens."""
+    reading = _Reading(model, block)
     reading.run(passage)
-    flow = torch.stack(reading.noted) / _later(len(passage))
-    repeating = _Repeating(model, reading.rows)
+    flow = torch.stack(reading.noted) / _later(len(passage), block)
+    repeating = _Repeating(model, block, reading.rows)
     repeating.run([*request, *passage], start=len(passage))
     return Attended(torch.stack(reading.features), torch.stack(repeating.noted), flow)
 
 
-def _later(length: int) -> Tensor:
+def _later(length: int, block: int) -> Tensor:
     """How many tokens stand in the blocks after each token's own; NaN where there are none."""
-    ends = (torch.arange(length) // BLOCK + 1) * BLOCK
+    ends = (torch.arange(length) // block + 1) * block
     later = (length - ends).float()
     return later.masked_fill(later <= 0, torch.nan)
 
@@ -48,8 +48,9 @@ def _later(length: int) -> Tensor:
 class _Pass:
     """Dense attention over a text and what was read before it, block by block of queries, in plain torch."""
 
-    def __init__(self, model: CausalLM, before: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
+    def __init__(self, model: CausalLM, block: int, before: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
         self._model = model
+        self._block = block
         self._before = before
         self.noted: list[Tensor] = []  # per layer, [kv_heads, n]
 
@@ -79,8 +80,8 @@ class _Pass:
         grouped = queries.reshape(config.num_kv_heads, -1, count, config.head_dim) * config.head_dim**-0.5
         noted = torch.zeros(config.num_kv_heads, past or count)
         output = torch.empty_like(grouped)
-        for first in range(0, count, BLOCK):
-            last = min(first + BLOCK, count)
+        for first in range(0, count, self._block):
+            last = min(first + self._block, count)
             seen = torch.arange(past + last) <= torch.arange(past + first, past + last).unsqueeze(-1)
             scores = grouped[:, :, first:last] @ keys[:, None, : past + last].mT
             weights = scores.masked_fill_(~seen, float("-inf")).softmax(dim=-1)
@@ -93,8 +94,8 @@ class _Pass:
 class _Reading(_Pass):
     """Sums the weights that rows get from later blocks, and holds on to what each layer took in."""
 
-    def __init__(self, model: CausalLM) -> None:
-        super().__init__(model)
+    def __init__(self, model: CausalLM, block: int) -> None:
+        super().__init__(model, block)
         self.features: list[Tensor] = []
         self.rows: list[tuple[Tensor, Tensor]] = []
 

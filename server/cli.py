@@ -14,7 +14,7 @@ import yaml
 
 from paged_kv.plugins import names
 from server.engine_options import EngineOptions, parse_budget, parse_pool, parse_size
-from server.parser import OneLineParser
+from server.parser import OneLineParser, number
 
 _ENVIRONMENT = "SCISSORSERVE_"
 
@@ -25,7 +25,8 @@ def build_parser() -> OneLineParser:
         prog="scissorserve",
         description="Serve a language model behind OpenAI's API, keeping in KV memory the tokens that matter.",
         epilog="Every flag can also stand in the --config file, or in a variable (--kv-budget is "
-        "SCISSORSERVE_KV_BUDGET). A flag beats a variable, a variable beats the file.",
+        "SCISSORSERVE_KV_BUDGET). A flag beats a variable, a variable beats the file. `scissorserve calibrate` "
+        "measures a model once, so that the server knows better which of its rows matter: see its own --help.",
     )
     parser.add_argument("model", nargs="?", metavar="MODEL", help="folder, .gguf file or hub id (default: SmolLM2)")
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML or TOML file with flags as keys")
@@ -40,7 +41,7 @@ def build_parser() -> OneLineParser:
 def _add_http_flags(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add("--host", default="127.0.0.1", help="address to bind (%(default)s)")
-    add("--port", type=_number(0, 65535), default=8000, help="port to bind (%(default)s)")
+    add("--port", type=number(0, 65535), default=8000, help="port to bind (%(default)s)")
     add("--served-model-name", nargs="+", metavar="NAME", help="names clients may ask for (default: from MODEL)")
     add("--api-key", nargs="+", default=[], metavar="KEY", help="keys, one of which clients must send")
     add("--api-key-file", type=Path, metavar="FILE", help="file with more of them, one a line")
@@ -56,25 +57,25 @@ def _add_http_flags(group: argparse._ArgumentGroup) -> None:
     add("--enable-auto-tool-choice", action="store_true", help="let models choose to call tools")
     parsers = names("server.tools.parsers")
     add("--tool-call-parser", type=_hyphenated, choices=parsers, help="how the model writes calls of tools")
-    add("--seed", type=_number(0), metavar="N", help="repeat the seeds of requests without one from start to start")
+    add("--seed", type=number(0), metavar="N", help="repeat the seeds of requests without one from start to start")
     add("--shutdown-timeout", type=float, default=30.0, metavar="SECONDS", help="for running requests (%(default)s)")
     add(
         "--timeout-keep-alive",
-        type=_number(1),
+        type=number(1),
         default=75,
         metavar="SECONDS",
         help="for idle connections (%(default)s)",
     )
     add(
         "--sse-keep-alive-interval",
-        type=_number(1),
+        type=number(1),
         default=15,
         metavar="SECONDS",
         help="of silence in a stream, then a comment (%(default)s)",
     )
     add(
         "--stream-stall-timeout",
-        type=_number(1),
+        type=number(1),
         default=120,
         metavar="SECONDS",
         help="for readers who take nothing (%(default)s)",
@@ -94,10 +95,10 @@ def _add_engine_flags(group: argparse._ArgumentGroup) -> None:
         default="auto",
         help="of weights and activations (%(default)s = int8 where the C++ kernels are built)",
     )
-    add("--max-model-len", type=_number(1), metavar="TOKENS", help="context length (default: the model's)")
-    add("--max-num-seqs", type=_number(1), default=64, metavar="N", help="sequences that run at once (%(default)s)")
-    add("--max-num-batched-tokens", type=_number(2), default=512, metavar="N", help="tokens per step (%(default)s)")
-    add("--max-num-queued-reqs", type=_number(1), default=1024, metavar="N", help="more get a 503 (%(default)s)")
+    add("--max-model-len", type=number(1), metavar="TOKENS", help="context length (default: the model's)")
+    add("--max-num-seqs", type=number(1), default=64, metavar="N", help="sequences that run at once (%(default)s)")
+    add("--max-num-batched-tokens", type=number(2), default=512, metavar="N", help="tokens per step (%(default)s)")
+    add("--max-num-queued-reqs", type=number(1), default=1024, metavar="N", help="more get a 503 (%(default)s)")
     add("--scheduling-policy", choices=["fcfs", "priority"], default="fcfs", help="(%(default)s)")
     backends = ["auto", *names("paged_kv.attention")]
     add("--attention-backend", choices=backends, default="auto", help="(%(default)s: the fastest that runs here)")
@@ -113,7 +114,7 @@ def _add_kv_flags(group: argparse._ArgumentGroup) -> None:
         metavar="SIZE",
         help="such as 512MiB (default: a quarter of the free memory, at most 4GiB)",
     )
-    add("--block-size", "--page-size", type=_number(1, 256), default=16, metavar="ROWS", help="per page (%(default)s)")
+    add("--block-size", "--page-size", type=number(1, 256), default=16, metavar="ROWS", help="per page (%(default)s)")
     formats = ["auto", *names("paged_kv.formats")]
     add("--kv-cache-dtype", choices=formats, default="auto", help="of rows (%(default)s: int8, or as --dtype)")
     policies = ["auto", *names("paged_kv.policies")]
@@ -137,8 +138,8 @@ def _add_kv_flags(group: argparse._ArgumentGroup) -> None:
         default="pressure",
         help="only when memory runs short, or every sequence from the end of its prompt on (%(default)s)",
     )
-    add("--kv-sinks", type=_number(0), metavar="ROWS", help="first rows of a lane, never evicted (by policy)")
-    add("--kv-window", type=_number(1), metavar="ROWS", help="last rows of a lane, never evicted (by policy)")
+    add("--kv-sinks", type=number(0), metavar="ROWS", help="first rows of a lane, never evicted (by policy)")
+    add("--kv-window", type=number(1), metavar="ROWS", help="last rows of a lane, never evicted (by policy)")
     add("--kv-lanes", choices=["uniform", "layer", "global", "profile"], help="lanes that compete (by policy)")
     add(
         "--kv-pool",
@@ -250,16 +251,6 @@ def _as_arguments(parser: OneLineParser, values: Mapping[str, Any], source: str)
         elif (negated := flag.replace("--", "--no-", 1)) in flags:
             arguments.append(negated)
     return arguments
-
-
-def _number(least: int, most: int | None = None) -> Callable[[str], int]:
-    def parse_number(text: str) -> int:
-        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
-            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {bounds}")
-        return int(text)
-
-    return parse_number
 
 
 def _hyphenated(text: str) -> str:

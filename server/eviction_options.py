@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +18,9 @@ from scheduler.budget import EvictionRules
 from server.engine_options import EngineOptions
 from server.launch_error import LaunchError
 
-_WITHOUT_CALIBRATION = "scissorhands"
+_INSTEAD = "scissorhands"  # where the model has no calibration
+
+logger = logging.getLogger(__name__)
 
 
 def with_policy(options: EngineOptions, checkpoint: Checkpoint) -> tuple[EngineOptions, Calibration | None]:
@@ -26,20 +29,20 @@ def with_policy(options: EngineOptions, checkpoint: Checkpoint) -> tuple[EngineO
     Raises LaunchError, ModelError.
     """
     policy = options.kv_policy
-    wanted = policy in ("auto", "calibrated") or options.kv_lanes == "profile"
+    if policy not in ("auto", "calibrated") and options.kv_lanes != "profile":
+        return options, None
     cache_dir = options.cache_dir or default_cache_dir()
-    calibration = find_calibration(checkpoint, cache_dir, options.kv_calibration) if wanted else None
-    if policy == "auto" and calibration is not None:
-        return replace(options, kv_policy="calibrated"), calibration
-    if policy == "auto":
-        return replace(options, kv_policy=_WITHOUT_CALIBRATION, kv_lanes=options.kv_lanes or "global"), None
-    if wanted and calibration is None:
+    calibration = find_calibration(checkpoint, cache_dir, options.kv_calibration)
+    if calibration is not None:
+        return replace(options, kv_policy="calibrated" if policy == "auto" else policy), calibration
+    command = f"`scissorserve calibrate{' ' + options.model if options.model else ''}`"
+    if policy == "calibrated" or options.kv_lanes == "profile":
         flag = "--kv-policy calibrated" if policy == "calibrated" else "--kv-lanes profile"
         raise LaunchError(
-            f"{flag} needs a calibration of this model, and there is none: make one with "
-            f"`scissorserve calibrate{' ' + options.model if options.model else ''}`, or choose another"
+            f"{flag} needs a calibration of this model, and there is none: make one with {command}, or choose another"
         )
-    return options, calibration
+    logger.info("No calibration of this model is known, so rows are judged by %s: %s makes one", _INSTEAD, command)
+    return replace(options, kv_policy=_INSTEAD, kv_lanes=options.kv_lanes or "global"), None
 
 
 def offered_policies(default: str, calibration: Calibration | None) -> Mapping[str, Policy]:

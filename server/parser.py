@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from typing import NoReturn
 
@@ -36,3 +36,15 @@ class OneLineParser(argparse.ArgumentParser):
             return f"{word!r} is one argument too many"
         flag = word.partition("=")[0]
         return f"{flag} is no option{self.resembling(flag)}"
+
+
+def number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """For `type=` of a flag: a whole number from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least or (most is not None and int(text) > most):
+            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number {bounds}")
+        return int(text)
+
+    return parse

@@ -40,6 +40,9 @@ def test_the_wheel_holds_the_packages_and_nothing_else(tmp_path: Path) -> None:
     }
     modules = {path.relative_to(ROOT).as_posix() for package in top for path in (ROOT / package).rglob("*.py")}
     assert modules <= set(files), "a module is missing from the wheel"
+    calibrations = {path.relative_to(ROOT).as_posix() for path in (ROOT / "models").rglob("*.safetensors")}
+    assert calibrations, "no calibration of the default model is shipped"
+    assert calibrations <= set(files), "a calibration is missing from the wheel"
     assert any(name.startswith("csrc/kernels.") for name in files), "the kernels are missing from the wheel"
 
 
