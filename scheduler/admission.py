@@ -26,7 +26,7 @@ def checked_budget(request: GenerationRequest, config: SchedulerConfig, memory: 
     if not request.prompt:
         raise RequestRejected("the prompt has no tokens; send at least one", param="prompt")
     budget = memory.budget_of(request)
-    room = min(config.max_model_len, memory.longest_prompt(budget))
+    room = memory.longest(budget)
     needed = len(request.prompt) + min(1, request.params.max_tokens)
     if needed > room:
         raise RequestRejected(_too_long(needed, room, config), param="prompt", code="context_length_exceeded")

@@ -41,7 +41,7 @@ class StepBuilder:
         """Tokens of `sequence` that this step could compute if pages were no matter."""
         count = min(sequence.gap, self.tokens_left)
         budget = sequence.budget
-        if budget is not None and budget.rules.streaming:
+        if budget is not None and self._memory.is_streaming(sequence):
             mark = budget.high(sequence.num_computed + count)
             count = min(count, max(1, mark + 1 - -(-sequence.table.total_rows // sequence.table.num_lanes)))
         return count

@@ -38,7 +38,8 @@ class Ledger:
         """Give `sequence` a slot, and the rows of its tokens that are there already."""
         assert sequence.slot is None
         sequence.slot = self._free_slots.pop()
-        self._memory.prefixes.enter(sequence)
+        if not self._memory.is_streaming(sequence):  # what is found would be in the way: it cannot be held whole
+            self._memory.prefixes.enter(sequence)
 
     def leave(self, sequence: Sequence) -> None:
         """Take slot and pages from `sequence`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 from paged_kv.allocator import PageAllocator
 from paged_kv.table import TableUpdate
 from scheduler.budget import SequenceBudget
@@ -49,20 +51,15 @@ class KVMemory:
         return SequenceBudget(rules, self._config.default_budget if request.kv_budget is None else request.kv_budget)
 
     def longest(self, budget: SequenceBudget | None) -> int:
-        """Tokens that a sequence alone in the pool can reach: what fits whole, or the context if its budget fits."""
+        """Tokens that a sequence alone in the pool can reach: as many as fit whole, or whose budget fits."""
         usable = self.allocator.num_usable
         whole = usable // self._config.num_lanes * self._config.page_size
         limit = self._config.max_model_len
-        if budget is None:
+        if budget is None or whole >= limit:
             return min(limit, whole)
-        return limit if self.unequal_lanes(budget.high(limit) + 1) <= usable else min(limit, whole)
-
-    def longest_prompt(self, budget: SequenceBudget | None) -> int:
-        """Tokens of the longest prompt that can be read: a prompt is held whole, unless it is compressed on the way."""
-        longest = self.longest(budget)
-        if budget is not None and budget.rules.streaming:
-            return longest
-        return min(longest, self.allocator.num_usable // self._config.num_lanes * self._config.page_size)
+        lengths = range(whole, limit + 1)
+        too_long = bisect_left(lengths, True, key=lambda length: self.unequal_lanes(budget.high(length) + 1) > usable)
+        return max(whole, lengths.start + too_long - 1)
 
     def shared(self, sequence: Sequence) -> float:
         """Pages of running `sequence` that others count, too: one that n sequences read is 1 / n of a page to each."""
@@ -73,7 +70,7 @@ class KVMemory:
 
     def needed(self, sequence: Sequence) -> int:
         """Pages that waiting `sequence` adds to those that are promised: what others use already counts once."""
-        found = self.prefixes.found(sequence)
+        found = 0 if self.is_streaming(sequence) else self.prefixes.found(sequence)
         whole = self.commitment(sequence)
         if not found:
             return whole

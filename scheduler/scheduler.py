@@ -42,6 +42,7 @@ class Scheduler:
         self._plan: StepPlan | None = None
         self._in_flight: dict[int, Sequence] = {}
         self._outbox: list[tuple[Sequence, TokenEvent]] = []
+        self._attempts = 0  # to plan a step; one that fails and is made again counts once
 
     def add(self, request: GenerationRequest) -> list[Sequence]:
         """Queue the choices of `request`. Raises RequestRejected or QueueFull, then nothing was queued."""
@@ -85,15 +86,13 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to do. The step before it must have been applied or failed."""
         assert self._plan is None, "a step is under way"
-        builder = StepBuilder(self.config, self.memory)
-        self._plan_decodes(builder)
-        self._plan_prompts(builder)
-        if builder.is_empty:
-            if not self._running:
-                return None
+        builder = self._planned()
+        while builder.is_empty and self._running:
             # Only half-read prompts are left and none finds a page: the newest makes room for the others.
             self._preempt(self._running[-1])
-            return self.plan()
+            builder = self._planned(again=bool(self._running))
+        if builder.is_empty:
+            return None
         self._in_flight = builder.sequences
         self._plan = builder.build(self._ledger)
         return self._plan
@@ -159,6 +158,14 @@ class Scheduler:
             assert sequence.slot is None
             assert sequence.table.total_pages == 0, "a waiting sequence holds pages"
 
+    def _planned(self, *, again: bool = False) -> StepBuilder:
+        """What can be done now. `again`: what was preempted in the last attempt may not enter in this one."""
+        self._attempts += not again
+        builder = StepBuilder(self.config, self.memory)
+        self._plan_decodes(builder)
+        self._plan_prompts(builder)
+        return builder
+
     def _plan_decodes(self, builder: StepBuilder) -> None:
         """One token for each sequence that has read its prompt, oldest first; memory's ladder where pages run short."""
         for sequence in [sequence for sequence in self._running if sequence.is_decoding]:
@@ -170,7 +177,8 @@ class Scheduler:
     def _plan_prompts(self, builder: StepBuilder) -> None:
         """Fill the step with prompt chunks: first come, first served, except that short ones may pass on half of it."""
         admission = Admission(self.memory, self._waiting, self._running)
-        candidates = [sequence for sequence in self._running if not sequence.is_decoding] + admission.candidates
+        candidates = [sequence for sequence in self._running if not sequence.is_decoding]
+        candidates += [sequence for sequence in admission.candidates if sequence.preempted_in != self._attempts]
         short, reserve = builder.tokens_left // 4, builder.tokens_left // 2
         for sequence in candidates:
             if sequence.gap <= min(short, reserve) and self._add_chunk(builder, admission, sequence):
@@ -202,6 +210,7 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         self._ledger.preempt(sequence)
+        sequence.preempted_in = self._attempts
         self._waiting.add(sequence)
 
     def _close_step(self) -> tuple[StepPlan, dict[int, Sequence]]:

@@ -28,7 +28,8 @@ class Sequence:
     `max_len`: tokens at which it ends for want of context or memory. `leader`: choice 0 of its request, None for it.
     `keys` name its full pages of tokens, for the prefix cache, whose entries under `used_keys`, the first of them, it
     uses. `num_reused`: tokens found there when it first ran. `adopted`: pages found, of which the runner has not heard.
-    `fresh`: pages that wait for the rows that the step under way leaves.
+    `fresh`: pages that wait for the rows that the step under way leaves. `preempted_in`: the attempt to plan a step in
+    which it was preempted last.
     """
 
     request: GenerationRequest
@@ -45,6 +46,7 @@ class Sequence:
     rows_evicted: int = 0
     num_preemptions: int = 0
     times_skipped: int = 0
+    preempted_in: int | None = None
     first_scheduled: float | None = None
     first_token: float | None = None
     ending: Ending | None = None

@@ -248,7 +248,8 @@ def _summary(
     if whole < scheduler.config.max_model_len:
         lines.append(
             f"The KV memory holds {whole:,} tokens, less than the context of {scheduler.config.max_model_len:,}: "
-            "longer prompts are refused; a larger --kv-cache-memory-bytes lets them in"
+            + ("longer prompts are refused" if driver is None else "longer prompts are compressed while they are read")
+            + "; a larger --kv-cache-memory-bytes holds them whole"
         )
     return tuple(lines)
 

@@ -132,15 +132,28 @@ def test_a_prompt_beyond_the_memory_is_refused_at_the_door() -> None:
     assert len(outcome.tokens["b", 0]) == 1
 
 
-def test_a_streaming_budget_lets_a_prompt_through_that_never_fits_whole() -> None:
-    scheduler, runner = (
-        Scheduler(config(num_pages=LANES * 5 + 1, default_policy="paper", default_budget=8)),
-        FakeRunner(),
-    )
-    scheduler.add(request("a", 150, 20))
+@pytest.mark.parametrize("policy", ["paper", "lossy"])
+@pytest.mark.parametrize("evict", ["pressure", "always"])
+@pytest.mark.parametrize("prefix_caching", [False, True])
+def test_a_prompt_that_never_fits_whole_is_compressed_while_it_is_read(
+    policy: str, evict: str, prefix_caching: bool
+) -> None:
+    changes = {"default_policy": policy, "default_budget": 8, "evict": evict, "prefix_caching": prefix_caching}
+    scheduler, runner = Scheduler(config(num_pages=LANES * 5 + 1, **changes)), FakeRunner()
+    for name in ("a", "b"):
+        scheduler.add(request(name, 150, 20))
     outcome = run(scheduler, runner)
-    assert len(outcome.tokens["a", 0]) == 20
+    assert [len(outcome.tokens[name, 0]) for name in ("a", "b")] == [20, 20]
     assert all(len(plan.evictions) <= 1 for plan in runner.plans)
+
+
+def test_a_sequence_that_finds_its_rows_but_no_room_does_not_keep_others_from_going_on() -> None:
+    """Preempted, it would find the rows that it gave up, and be in the way again, in the same step without end."""
+    scheduler, runner = Scheduler(config(num_pages=LANES * 12 + 1, prefix_caching=True)), FakeRunner()
+    for number in range(4):
+        scheduler.add(request(str(number), 40, 6))
+    outcome = run(scheduler, runner, limit=1000)
+    assert all(len(outcome.tokens[str(number), 0]) == 6 for number in range(4))
 
 
 def test_the_ceiling_is_met_exactly_at_every_step() -> None:
