@@ -156,8 +156,8 @@ def process(action: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 def test_a_dead_engine_ends_the_process_with_a_failure() -> None:
     with process("raise RuntimeError('no device')") as (running, url):
         for _ in range(3):
-            assert httpx.post(f"{url}/v1/completions", json={"prompt": "hi"}).status_code == 500
-        assert running.wait(10) == 1
+            assert httpx.post(f"{url}/v1/completions", json={"prompt": "hi"}, timeout=60).status_code == 500
+        assert running.wait(60) == 1
         assert running.stderr is not None
         assert "ending with status 1" in running.stderr.read()
 
@@ -166,14 +166,16 @@ def test_a_step_that_never_ends_does_not_keep_the_process_alive() -> None:
     with process("print('in a step', flush=True); threading.Event().wait()") as (running, url):
         answers: list[httpx.Response] = []
         body = {"prompt": "hi", "stream": True}
-        reader = threading.Thread(target=lambda: answers.append(httpx.post(f"{url}/v1/completions", json=body)))
+        reader = threading.Thread(
+            target=lambda: answers.append(httpx.post(f"{url}/v1/completions", json=body, timeout=60))
+        )
         reader.start()
         assert running.stdout is not None
         assert running.stdout.readline() == "in a step\n"
         running.send_signal(signal.SIGTERM)
-        reader.join(10)
+        reader.join(60)
         assert "before the request was complete" in sse(answers[0].text)[-1]["error"]["message"]
-        assert running.wait(10) == 1
+        assert running.wait(60) == 1
         assert running.stderr is not None
         assert "a step does not end" in running.stderr.read()
 
