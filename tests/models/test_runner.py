@@ -98,7 +98,7 @@ class Stack:
             self.scheduler.apply(self.runner.execute(plan))
             self.scheduler.check_integrity()
             for sequence in sequences:
-                if sequence.slot is not None:
+                if sequence.slot is not None and sequence.adopted is None:
                     assert np.array_equal(self.mirror.kept(sequence.slot), sequence.table.kept)
             for sequence, event in self.scheduler.take_events():
                 choice = choices[id(sequence)]
@@ -107,8 +107,8 @@ class Stack:
                 choice.prompt = event.prompt_logprobs or choice.prompt
                 choice.finish = event.finish
         assert all(choice.finish is not None for choice in choices.values())
-        allocator = self.scheduler.memory.allocator
-        assert allocator.num_free == allocator.num_usable
+        memory = self.scheduler.memory
+        assert memory.num_available == memory.allocator.num_usable
         return list(choices.values())
 
 
