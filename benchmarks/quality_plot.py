@@ -87,18 +87,18 @@ def _draw(axes: Axes, title: str, lines: Lines, colours: Mapping[str, str]) -> N
     axes.minorticks_off()
     axes.grid(axis="y", color="#ececec")
     axes.set_axisbelow(True)
-    _label(axes, {variant: points[-1][1] for variant, points in lines.items()}, colours)
+    _label(axes, lines, colours)
 
 
-def _label(axes: Axes, ends: Mapping[str, float], colours: Mapping[str, str]) -> None:
-    """Each line's name at its end, moved up where it would touch the one below."""
+def _label(axes: Axes, lines: Lines, colours: Mapping[str, str]) -> None:
+    """Each line's name at its end, moved where it would touch another or leave the axes."""
     to_axes = axes.transData + axes.transAxes.inverted()
-    lowest = -1.0
-    for variant, value in sorted(ends.items(), key=lambda end: end[1]):
-        lowest = max(float(to_axes.transform((1, value))[1]), lowest + _GAP)
+    order = sorted(lines, key=lambda variant: [value for _, value in reversed(lines[variant])])
+    heights = _apart([float(to_axes.transform((1, lines[variant][-1][1]))[1]) for variant in order])
+    for variant, height in zip(order, heights, strict=True):
         axes.annotate(
             variant,
-            (1, lowest),
+            (1, height),
             xycoords="axes fraction",
             xytext=(6, 0),
             textcoords="offset points",
@@ -108,3 +108,15 @@ def _label(axes: Axes, ends: Mapping[str, float], colours: Mapping[str, str]) ->
             fontweight="bold" if colours[variant] == _OURS else "normal",
             annotation_clip=False,
         )
+
+
+def _apart(heights: Sequence[float]) -> list[float]:
+    """Ascending heights with `_GAP` between them, none above the axes."""
+    placed: list[float] = []
+    for height in heights:
+        placed.append(max(height, placed[-1] + _GAP) if placed else height)
+    limit = 1.0
+    for place in reversed(range(len(placed))):
+        placed[place] = min(placed[place], limit)
+        limit = placed[place] - _GAP
+    return placed

@@ -26,7 +26,8 @@ def report(records: Sequence[Record]) -> str:
         figures = ["ratio"] if task == TEXT else [name for name in next(iter(found.values())) if name in _HEADINGS]
         count = max(int(values["cases"]) for values in found.values())
         for name in figures:
-            title = f"{task}, prompts of about {thousands},000 tokens ({count} cases): {_HEADINGS[name]}"
+            prompts = f", prompts of about {thousands},000 tokens" if thousands else ""
+            title = f"{task}{prompts} ({count} cases): {_HEADINGS[name]}"
             parts.append(f"{title}\n\n{_table(found, name)}")
     return "\n\n".join(parts)
 

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import quality_texts
 from benchmarks.forced import Fed, Feed
 from benchmarks.quality_cases import measure
 from benchmarks.quality_engine import Engine, Subject, Variant, alike
 from benchmarks.quality_generation import agreement, long_texts, repeated
 from benchmarks.quality_record import Record, means, read, write
 from benchmarks.quality_table import report
-from benchmarks.quality_texts import Case
+from benchmarks.quality_texts import Case, FactKind, fact_cases
 from models.checkpoint import Checkpoint
 from models.loader import load_model
+from models.tokenizer import Tokenizer
 from scheduler.request import GenerationRequest, SamplingParams, TokenLogprob
 from tests.models.tiny import prompt, saved, tiny_llama
 
@@ -164,3 +166,21 @@ def test_perplexities_are_ratios_to_the_full_cache(tmp_path: Path) -> None:
     assert found["float32", "h2o", 0.2]["ratio"] == pytest.approx(np.exp(0.2))
     assert found["int8", "h2o", 0.2]["ratio"] == pytest.approx(1.0)
     assert "| h2o; float32 rows  |       | 1.221 |" in report(loaded)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("kind", ["numbers", "words", "several"])
+def test_facts_stand_in_held_out_essays_and_only_there(
+    kind: FactKind, default_model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = Tokenizer.from_folder(default_model_folder)
+    texts = [f"This is essay {number}. It has short sentences. " * 60 for number in range(4)]
+    monkeypatch.setattr(quality_texts, "essays", lambda: texts)
+    for case in fact_cases(tokenizer, kind, 300, 4, 0, ("after", "before")):
+        told, answer = tokenizer.decode(case.prompt), tokenizer.decode(case.answer).strip()
+        assert len(case.prompt) == 300
+        assert told.count(f" is {answer}.") == 1
+        assert "essay 3" in told
+        assert not any(f"essay {number}" in told for number in range(3))
+        assert answer not in tokenizer.decode(case.late + case.asked)
+        assert bool(case.late) == case.task.endswith("before")
