@@ -134,7 +134,13 @@ def _parse() -> argparse.Namespace:
     add("--seed", type=int, default=0)
     add("--full", action="store_true", help="all tasks, kinds and lengths, 32 depths, 8 texts, 50 chats, 4 stories")
     add("--results", type=Path, default=Path("benchmarks/results/quality.json"))
-    add("--report", nargs="+", type=Path, metavar="FILE", help="measure nothing, report what these hold")
+    add(
+        "--report",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="measure nothing, report what these hold, of the same samples",
+    )
     arguments = parser.parse_args()
     arguments.lanes = [None if lanes == "own" else lanes for lanes in arguments.lanes or ("own",)]
     if arguments.full:
