@@ -179,7 +179,9 @@ BAD_BODIES: dict[str, bytes] = {
     "budget": b'{"messages": [{"role": "user", "content": "x"}], "kv_budget": -0.5}',
     "policy": b'{"messages": [{"role": "user", "content": "x"}], "kv_policy": "best"}',
     "too long": json.dumps({"messages": [{"role": "user", "content": "word " * 20_000}]}).encode(),
-    "never fits": json.dumps({"messages": [{"role": "user", "content": "word " * 3_000}]}).encode(),
+    "never fits": json.dumps(
+        {"messages": [{"role": "user", "content": "word " * 3_000}], "kv_policy": "full"}
+    ).encode(),
     "50 MB": b'{"messages": [{"role": "user", "content": "' + b"x" * 50_000_000 + b'"}]}',
 }
 
