@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 from tqdm import tqdm
 
-from benchmarks.served import server, stream
+from benchmarks.served import WITHOUT_PREFIXES, server, stream
 
 _CONCURRENT = 16
 _MIB = 2**20
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--warm-up", type=int, default=300)
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/memory.json"))
     arguments = parser.parse_args()
-    with server() as running:
+    with server(*WITHOUT_PREFIXES) as running:
         asyncio.run(load(running.url, arguments.warm_up, seed=0))
         before = resident(running.pid)
         asyncio.run(load(running.url, arguments.requests, seed=1))

@@ -15,6 +15,8 @@ from typing import IO
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+# For those who look for memory that does not come back: the prefix cache fills the pool, which is its purpose.
+WITHOUT_PREFIXES = ("--no-enable-prefix-caching",)
 _START_SECONDS = 300
 
 

@@ -22,7 +22,7 @@ import httpx
 from tqdm import tqdm
 
 from benchmarks.memory import resident
-from benchmarks.served import Running, histogram, metrics, server, stream
+from benchmarks.served import WITHOUT_PREFIXES, Running, histogram, metrics, server, stream
 
 _IDS = (100, 40_000)  # ordinary text tokens of the default model
 _NEW_TOKENS = 24
@@ -229,7 +229,8 @@ def main() -> None:
     add("--results", type=Path, default=Path("benchmarks/results/streams.json"))
     add("--flags", nargs=argparse.REMAINDER, default=[], help="flags for the server; must come last")
     arguments = parser.parse_args()
-    with server("--max-num-queued-reqs", str(_QUEUE), *arguments.flags) as running:
+    flags = ("--max-num-queued-reqs", str(_QUEUE), *WITHOUT_PREFIXES, *arguments.flags)
+    with server(*flags) as running:
         results = _measure(running, arguments)
     for part in results.values():
         print(part)
