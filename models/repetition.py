@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,7 +46,7 @@ def _later(length: int, block: int) -> Tensor:
     return later.masked_fill(later <= 0, torch.nan)
 
 
-class _Pass:
+class _Pass(ABC):
     """Dense attention over a text and what was read before it, block by block of queries, in plain torch."""
 
     def __init__(self, model: CausalLM, block: int, before: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
@@ -58,10 +59,11 @@ class _Pass:
         """Read `tokens` from position `start` on."""
         self._model.hidden(torch.tensor(tokens), torch.arange(start, start + len(tokens)), self._attend)
 
+    @abstractmethod
     def _note(self, noted: Tensor, weights: Tensor) -> None:
         """Take down `weights` [kv_heads, group, queries, rows] of a block; its last rows are its queries' own."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read(self, fused: Tensor, keys: Tensor, values: Tensor) -> None:
         """Hear of what a layer took in."""
 
@@ -110,6 +112,9 @@ class _Reading(_Pass):
 
 class _Repeating(_Pass):
     """Keeps the highest weight that each row of the text before gets."""
+
+    def _read(self, fused: Tensor, keys: Tensor, values: Tensor) -> None:
+        """It is the reading before that is of interest."""
 
     def _note(self, noted: Tensor, weights: Tensor) -> None:
         highest = weights[..., : noted.shape[1]].amax(dim=(1, 2))

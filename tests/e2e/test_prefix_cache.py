@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,10 +24,10 @@ def texts() -> list[tuple[int, ...]]:
     return list(passages(Tokenizer.from_folder(folder), [200, 40, 30, 25]))
 
 
-def ask(assembly: Assembly, name: str, prompt: tuple[int, ...], **changes: object) -> tuple[int, ...]:
+def ask(assembly: Assembly, name: str, prompt: tuple[int, ...], **changes: Any) -> tuple[int, ...]:
     """The greedy continuation of `prompt`, alone in the engine, books checked after each step."""
     params = SamplingParams(max_tokens=24, temperature=0.0, ignore_eos=True)
-    request = replace(GenerationRequest(name, prompt, params), **changes)  # type: ignore[arg-type]
+    request = replace(GenerationRequest(name, prompt, params), **changes)
     return tuple(generate(assembly, [request], check=True)[name])
 
 
