@@ -8,19 +8,22 @@ import sys
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 
-from client.bench import EXIT_INTERRUPTED, bench
+from client.bench import EXIT_FAILED, EXIT_INTERRUPTED, bench
 from client.cli import PROG, parse_options
 from client.errors import BenchError, Interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Returns 0 if a request succeeded, 1 if none did or the run could not start, 130 after Ctrl-C or SIGTERM."""
+    """Returns 0 if every request succeeded, 1 if one failed or the run could not start, 130 after Ctrl-C or SIGTERM.
+
+    A mistake on the command line ends the program with status 2.
+    """
     options = parse_options(argv)
     try:
         return asyncio.run(_until_terminated(bench(options)))
     except BenchError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
-        return 1
+        return EXIT_FAILED
     except (KeyboardInterrupt, asyncio.CancelledError, Interrupted):
         return EXIT_INTERRUPTED
 

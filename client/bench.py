@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -18,7 +19,7 @@ from client.reports.table import render_tables
 from client.sweep import sweep
 from client.targets import Target
 
-EXIT_OK, EXIT_NOTHING_SUCCEEDED, EXIT_INTERRUPTED = 0, 1, 130
+EXIT_OK, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 
 
 async def bench(options: Options) -> int:
@@ -30,9 +31,15 @@ async def bench(options: Options) -> int:
         runs = await _run(Experiment(options, pool, targets, tokenizer))
     print(render_tables(runs, options))
     outputs.save(runs)
-    if any(run.summary.interrupted for run in runs):
+    return _exit_status(runs)
+
+
+def _exit_status(runs: Sequence[Run]) -> int:
+    """A script must not take a run for good in which requests failed, or in which none was sent."""
+    summaries = [run.summary for run in runs]
+    if any(summary.interrupted for summary in summaries):
         return EXIT_INTERRUPTED
-    return EXIT_OK if any(run.summary.completed for run in runs) else EXIT_NOTHING_SUCCEEDED
+    return EXIT_OK if all(summary.completed and not summary.failed for summary in summaries) else EXIT_FAILED
 
 
 async def _run(experiment: Experiment) -> list[Run]:

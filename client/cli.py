@@ -17,6 +17,9 @@ EXAMPLES = """examples:
   %(prog)s --backend openai-chat --request-rate 2 --dataset-name text --dataset-path book.txt --save-result
   %(prog)s --sweep concurrency --num-prompts 32 --result-html sweep.html
   %(prog)s --dataset-name facts --target 'full={"kv_policy": "full"}' --target 'tight={"kv_budget": 0.2}'
+
+exit status: 0 if every request succeeded, 1 if one failed or the run could not start, 2 after a wrong option,
+130 after Ctrl-C or SIGTERM, with a report of what was measured
 """
 
 Plugins = Mapping[str, type[Any]]

@@ -101,7 +101,7 @@ def test_failures_are_counted_by_kind_and_never_retried(serve: Serve, bench: Ben
 
     server = serve(script)
     run = bench(server, "--num-prompts", "20", "--max-concurrency", "4")
-    assert run.status == 0
+    assert run.status == 1
     assert len(server.bodies) == 20
     assert (run.result["completed"], run.result["failed"]) == (10, 10)
     assert run.result["failures"] == {
@@ -109,6 +109,30 @@ def test_failures_are_counted_by_kind_and_never_retried(serve: Serve, bench: Ben
         "stream_error": {"count": 5, "example": "engine died"},
     }
     assert "5 http_429: slow down" in run.out
+
+
+@pytest.mark.parametrize("load", [["--max-concurrency", "2"], ["--sweep", "concurrency"], ["--target", "a={}"]], ids=str)
+def test_status_1_when_one_request_of_many_fails(serve: Serve, bench: Bench, good: Any, load: list[str]) -> None:
+    """And 0 when the same load meets no failure."""
+    flags = ["--num-prompts", "6", *load]
+    broken = serve(lambda n: PlainTextResponse("no", 500) if n == 3 else good(n))
+    run = bench(broken, *flags)
+    assert run.status == 1
+    assert "1 http_500: no" in run.out
+    assert run.result
+    assert bench(serve(good), *flags).status == 0
+
+
+def test_status_1_when_the_time_is_up_before_anything_was_sent(serve: Serve, bench: Bench, good: Any) -> None:
+    server = serve(good)
+    run = bench(server, "--num-prompts", "3", "--time-limit", "1e-9")
+    assert (run.status, server.bodies) == (1, [])
+
+
+def test_status_0_when_the_time_is_up_and_nothing_failed(serve: Serve, bench: Bench, good: Any) -> None:
+    run = bench(serve(good), "--num-prompts", "9", "--request-rate", "4", "--burstiness", "1e6", "--time-limit", "0.5")
+    assert run.status == 0
+    assert 0 < run.result["completed"] < 9
 
 
 def test_status_1_when_nothing_succeeds(serve: Serve, bench: Bench) -> None:
