@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -15,11 +15,11 @@ from models.sampler import foresee, sample
 from models.stopwatch import Stopwatch
 from paged_kv.backend import AttentionBackend
 from paged_kv.batch import PagedBatch, TableMirror
-from paged_kv.eviction import EvictionDriver
+from paged_kv.eviction import EvictionDriver, Target
 from paged_kv.pool import KVPool
 from paged_kv.rotary import Rotary
 from paged_kv.table import Counts
-from scheduler.plan import Eviction, SequenceWork, StepPlan, StepResult, WorkResult
+from scheduler.plan import Contest, Eviction, SequenceWork, StepPlan, StepResult, WorkResult
 from scheduler.request import TokenLogprob
 
 _SCORED_ROWS = 64  # prompt positions whose logits are held at once
@@ -57,9 +57,11 @@ class ModelRunner:
         if plan.freed_pages.size:
             self._pool.poison(torch.from_numpy(plan.freed_pages).long())
         results = self._forward(plan.work, watch) if plan.work else ()
-        kept = tuple(self._evict(eviction) for eviction in plan.evictions)
+        kept = [self._evict(eviction) for eviction in plan.evictions]
+        if plan.contest is not None:
+            kept.extend(self._squeeze(plan.contest))
         watch.lap("eviction")
-        return StepResult(results, kept, watch.seconds)
+        return StepResult(results, tuple(kept), watch.seconds)
 
     def _forward(self, work: Sequence[SequenceWork], watch: Stopwatch) -> tuple[WorkResult, ...]:
         foresee([item.sample for item in work if item.sample is not None])
@@ -113,8 +115,19 @@ class ModelRunner:
         return self._model.logits(hidden)[:, : self._vocab_size]
 
     def _evict(self, eviction: Eviction) -> Counts:
-        driver = self._drivers[eviction.policy]
-        fresh = torch.from_numpy(eviction.fresh).long()
-        left = driver.compress(self._pool, self._mirror, eviction.slot, eviction.keep_rows, eviction.seen, fresh)
-        counts: Counts = left.to(torch.int32).cpu().numpy()
-        return counts
+        driver, fresh = self._drivers[eviction.policy], torch.from_numpy(eviction.fresh).long()
+        return _counts(driver.compress(self._pool, self._mirror, _target(eviction), fresh))
+
+    def _squeeze(self, contest: Contest) -> Iterator[Counts]:
+        driver = self._drivers[contest.policy]
+        targets = [_target(member) for member in contest.members]
+        return map(_counts, driver.compress_together(self._pool, self._mirror, targets, contest.max_pages))
+
+
+def _target(eviction: Eviction) -> Target:
+    return Target(eviction.slot, eviction.keep_rows, eviction.seen, eviction.pinned)
+
+
+def _counts(left: Tensor) -> Counts:
+    counts: Counts = left.to(torch.int32).cpu().numpy()
+    return counts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +12,21 @@ from paged_kv.batch import TableMirror
 from paged_kv.lanes import LaneProfile
 from paged_kv.policy import LaneMode, Policy, ScoreView
 from paged_kv.pool import KVPool
+from paged_kv.selection import highest, rows_that_fit
 from paged_kv.smoothing import highest_nearby
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`keep_rows`: rows to leave of the sequence in `slot`, over all its lanes; `seen` of its tokens are computed.
+
+    `pinned`: where sequences are compressed together, rows that stay besides at the beginning of each lane.
+    """
+
+    slot: int
+    keep_rows: int
+    seen: int
+    pinned: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,29 +54,91 @@ class EvictionDriver:
         if self.lanes == "profile" and self.profile is None:
             raise ValueError("lanes cannot follow a profile where none is given")
 
-    def compress(
+    def compress(self, pool: KVPool, mirror: TableMirror, target: Target, fresh: Tensor | None = None) -> Tensor:
+        """Leave the best rows of one sequence, as many as `target` says; returns the rows left, int64 [lanes].
+
+        Survivors keep their order and move to the front of their lane; nothing is recomputed. A lane cannot be left
+        with more rows than it has, so fewer may stay. `fresh` int64 [pages], unless None or empty: survivors are
+        copied to these pages, lane after lane, and the rows where they were stay as they are.
+        """
+        view, addresses = self._look(pool, mirror, target)
+        survives = self.choose(self.policy.score(view), view, target.keep_rows)
+        return self._keep(pool, mirror, target.slot, addresses, survives, fresh)
+
+    def compress_together(
+        self, pool: KVPool, mirror: TableMirror, targets: Sequence[Target], max_pages: int
+    ) -> list[Tensor]:
+        """Let sequences compete for `max_pages` pages; returns the rows left of each, int64 [lanes].
+
+        No sequence is left with less than `compress` would leave of it. Of the other rows, those that are worth least
+        go, whichever sequence holds them: by their scores, where the policy's scores mean the same everywhere and all
+        lanes compete, else the same share of every group of competing lanes. See `rows_that_fit`.
+        """
+        looks = [self._look(pool, mirror, target) for target in targets]
+        worths = [self._worth(view, target) for (view, _), target in zip(looks, targets, strict=True)]
+        lefts = rows_that_fit(worths, pool.page_size, max_pages)
+        for target, (view, addresses), worth, left in zip(targets, looks, worths, lefts, strict=True):
+            if (left < view.kept).any():
+                self._keep(pool, mirror, target.slot, addresses, _by_age(highest(worth, left), view, False))
+        return lefts
+
+    def choose(self, scores: Tensor, view: ScoreView, keep_rows: int) -> Tensor:
+        """Which rows survive: bool [lanes, R]. Between equal scores the newer row wins; NaN counts as the lowest."""
+        competitors = self._competitors(self._ranked(scores, view))
+        winners = highest(competitors, self._quotas(view, keep_rows, competitors.shape[0]))
+        return _by_age(self._lanes(winners, view), view, False)
+
+    def _worth(self, view: ScoreView, target: Target) -> Tensor:
+        """What rows are worth to competing sequences, [lanes, R] by age; infinite for those that stay in any case."""
+        competitors = self._competitors(self._ranked(self.policy.score(view), view))
+        quotas = self._quotas(view, target.keep_rows, competitors.shape[0])
+        chosen = highest(competitors, quotas)
+        if self.policy.comparable and self.lanes == "global":
+            worth = competitors.clamp(min=torch.finfo(torch.float32).min)
+        else:
+            order = competitors.argsort(dim=1, descending=True, stable=True)
+            held = self._competitors(view.age >= 0).sum(dim=1)
+            places = torch.arange(order.shape[1], device=order.device) - quotas.unsqueeze(-1) + 1
+            shares = places / (held - quotas).clamp(min=1).unsqueeze(-1)
+            worth = torch.empty_like(competitors).scatter_(1, order, -shares)
+        pinned = view.kept.unsqueeze(-1) - view.rows <= target.pinned  # by age
+        worth = self._lanes(worth.masked_fill(chosen, float("inf")), view).masked_fill(pinned, float("inf"))
+        return worth.masked_fill(view.age < 0, float("-inf"))
+
+    def _ranked(self, scores: Tensor, view: ScoreView) -> Tensor:
+        """Scores as rows compete with them, [lanes, R] by age: infinite for the protected, smoothed, never NaN."""
+        age = view.age
+        protected = (view.rows < self.sinks) | (age < self.recent)
+        ranked = torch.nan_to_num(scores.float(), nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
+        ranked = highest_nearby(ranked.masked_fill(protected | (age < 0), float("-inf")), self.pool)
+        ranked = ranked.clamp(max=torch.finfo(torch.float32).max)  # a policy's certain rows stand behind the protected
+        return _by_age(ranked.masked_fill(protected, float("inf")), view, float("-inf"))
+
+    def _competitors(self, by_age: Tensor) -> Tensor:
+        """Values [lanes, R] as [groups, R * lanes of the group], age before lane."""
+        size = {"layer": self.kv_heads, "global": by_age.shape[0]}.get(self.lanes, 1)
+        return by_age.view(-1, size, by_age.shape[1]).mT.flatten(1, 2)
+
+    def _lanes(self, competitors: Tensor, view: ScoreView) -> Tensor:
+        """The way back from `_competitors`."""
+        return competitors.view(competitors.shape[0], view.rows.numel(), -1).mT.reshape(-1, view.rows.numel())
+
+    def _quotas(self, view: ScoreView, keep_rows: int, groups: int) -> Tensor:
+        """How many rows each group of competing lanes keeps, int64 [groups]."""
+        if self.profile is not None and self.lanes == "profile":
+            return self.profile.counts(keep_rows, view.kept, view.seen, self.sinks + self.recent)
+        return view.kept.new_full((groups,), keep_rows // groups)
+
+    def _keep(
         self,
         pool: KVPool,
         mirror: TableMirror,
         slot: int,
-        keep_rows: int,
-        seen: int,
+        addresses: Tensor,
+        survives: Tensor,
         fresh: Tensor | None = None,
     ) -> Tensor:
-        """Leave the best `keep_rows` rows of `slot`, counted over all lanes; returns the rows left, int64 [lanes].
-
-        Survivors keep their order and move to the front of their lane; nothing is recomputed. A lane cannot be left
-        with more rows than it has, so fewer than `keep_rows` may stay. `fresh` int64 [pages], unless None or empty:
-        survivors are copied to these pages, lane after lane, and the rows where they were stay as they are.
-        """
-        kept = mirror.kept(slot)
-        addresses = mirror.slots_of_rows(slot)
-        rows = torch.arange(addresses.shape[1], device=addresses.device)
-        keys, values = self._vectors(pool, addresses, rows < kept.unsqueeze(-1))
-        statistic, written = self._state(pool, addresses)
-        keep = keep_rows // kept.numel()
-        view = ScoreView(rows, kept, statistic, keep, seen, keys, values, written)
-        survives = self.choose(self.policy.score(view), view, keep_rows)
+        """Move what survives together; returns the rows left."""
         left = survives.sum(dim=1)
         sources = addresses[survives]
         if fresh is None or not fresh.numel():
@@ -74,34 +151,15 @@ class EvictionDriver:
         pool.move(sources[moved], targets[moved])
         return left
 
-    def choose(self, scores: Tensor, view: ScoreView, keep_rows: int) -> Tensor:
-        """Which rows survive: bool [lanes, R]. Between equal scores the newer row wins; NaN counts as the lowest."""
-        age = view.age
-        protected = (view.rows < self.sinks) | (age < self.recent)
-        ranked = torch.nan_to_num(scores.float(), nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
-        ranked = highest_nearby(ranked.masked_fill(protected | (age < 0), float("-inf")), self.pool)
-        ranked = ranked.clamp(max=torch.finfo(torch.float32).max)  # a policy's certain rows stand behind the protected
-        ranked = ranked.masked_fill(protected, float("inf")).masked_fill(age < 0, float("-inf"))
-        # Lanes lie side by side by age, newest first, so that a stable sort breaks ties the same way in all of them.
-        mirrored = age.clamp(min=0)  # the row of each age, as well as the age of each row
-        by_age = ranked.gather(1, mirrored).masked_fill(age < 0, float("-inf"))
-        order = self._competitors(by_age).argsort(dim=1, descending=True, stable=True)
-        places = torch.arange(order.shape[1], device=order.device)
-        winners = torch.empty_like(order, dtype=torch.bool)
-        winners.scatter_(1, order, places < self._quotas(view, keep_rows, order.shape[0]).unsqueeze(-1))
-        survives = winners.view(order.shape[0], view.rows.numel(), -1).mT.reshape(by_age.shape)
-        return survives.gather(1, mirrored) & (age >= 0)
-
-    def _competitors(self, by_age: Tensor) -> Tensor:
-        """Scores [lanes, R] as [groups, R * lanes of the group], age before lane."""
-        size = {"layer": self.kv_heads, "global": by_age.shape[0]}.get(self.lanes, 1)
-        return by_age.view(-1, size, by_age.shape[1]).mT.flatten(1, 2)
-
-    def _quotas(self, view: ScoreView, keep_rows: int, groups: int) -> Tensor:
-        """How many rows each group of competing lanes keeps, int64 [groups]."""
-        if self.profile is not None and self.lanes == "profile":
-            return self.profile.counts(keep_rows, view.kept, view.seen, self.sinks + self.recent)
-        return view.kept.new_full((groups,), keep_rows // groups)
+    def _look(self, pool: KVPool, mirror: TableMirror, target: Target) -> tuple[ScoreView, Tensor]:
+        """What the policy may see of a sequence, and where its rows lie, int64 [lanes, R]."""
+        kept = mirror.kept(target.slot)
+        addresses = mirror.slots_of_rows(target.slot)
+        rows = torch.arange(addresses.shape[1], device=addresses.device)
+        keys, values = self._vectors(pool, addresses, rows < kept.unsqueeze(-1))
+        statistic, written = self._state(pool, addresses)
+        keep = target.keep_rows // kept.numel()
+        return ScoreView(rows, kept, statistic, keep, target.seen, keys, values, written), addresses
 
     def _vectors(self, pool: KVPool, addresses: Tensor, is_row: Tensor) -> tuple[Tensor | None, Tensor | None]:
         if not self.policy.reads_rows:
@@ -119,3 +177,11 @@ class EvictionDriver:
             return None, pool.scorer.scores(state)
         assert pool.observation is not None
         return pool.observation.statistic(state), None
+
+
+def _by_age(values: Tensor, view: ScoreView, behind: float) -> Tensor:
+    """`values` [lanes, R] with each lane's newest row first, so that ties break the same way in all lanes.
+
+    The age of a row is also the row of that age; `behind` stands behind a lane's end, where it is negative.
+    """
+    return values.gather(1, view.age.clamp(min=0)).masked_fill(view.age < 0, behind)

@@ -64,10 +64,14 @@ class PolicyDefaults:
 
 
 class Policy(ABC):
-    """Gives every row a score; higher is kept. Between equal scores the newer row is kept."""
+    """Gives every row a score; higher is kept. Between equal scores the newer row is kept.
+
+    `comparable`: a score means the same whichever sequence the row is of, so that sequences can compete by it.
+    """
 
     evicts: ClassVar[bool] = True
     reads_rows: ClassVar[bool] = False
+    comparable: ClassVar[bool] = False
 
     @property
     def defaults(self) -> PolicyDefaults:

@@ -56,6 +56,10 @@ class PrefixCache:
         """How many of `keys`, all of them known, have users."""
         return sum(key not in self._unused for key in keys)
 
+    def num_shared(self, keys: Sequence[Key]) -> int:
+        """How many of `keys`, all of them in use and from the first on, have more than one user."""
+        return next((place for place, key in enumerate(keys) if self._entries[key].users == 1), len(keys))
+
     def acquire(self, keys: Sequence[Key]) -> PageIds:
         """Use known `keys`: their pages [lanes, keys], with a reference each for the caller."""
         for key in keys:

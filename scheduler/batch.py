@@ -11,6 +11,7 @@ from scheduler.ledger import Ledger
 from scheduler.memory import KVMemory
 from scheduler.plan import Eviction, EvictionReason, SampleOrder, SequenceWork, StepPlan
 from scheduler.prefixes import take_adopted
+from scheduler.pressure import Pressure
 from scheduler.sequence import Sequence
 from scheduler.stopping import end_tokens
 
@@ -27,6 +28,7 @@ class StepBuilder:
         self._evictions: dict[int, EvictionReason] = {}
         self._pages_wanted = 0
         self._pages_promised = 0
+        self._pressure: Pressure | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -55,8 +57,9 @@ class StepBuilder:
         self.tokens_left -= count
         self._work[work.slot] = work
         self.sequences[work.slot] = sequence
-        if self._memory.exceeds_budget(sequence, self._seen(sequence)) and self._memory.can_make_way(sequence):
-            self._pages_promised += self._gain(sequence, 0)
+        exceeds = self._is_open(sequence) and self._memory.exceeds_budget(sequence, self._seen(sequence))
+        if exceeds and self._memory.can_make_way(sequence):
+            self._pages_promised += self._gain(sequence)
             self._evict(sequence, "budget")
         return count
 
@@ -64,13 +67,9 @@ class StepBuilder:
         """Have sequences compressed after this step until `starved` can take `rows` more; False if none can give."""
         self._pages_wanted += starved.table.pages_missing(rows)
         if self._pages_promised < self._pages_wanted:
-            gains = [(self._gain(sequence, int(sequence is starved)), sequence) for sequence in running]
-            for gain, sequence in sorted(gains, key=lambda pair: -pair[0]):
-                if gain == 0 or self._pages_promised >= self._pages_wanted:
-                    break
-                if self._memory.can_make_way(sequence):  # another may have taken the room since
-                    self._evict(sequence, "pressure")
-                    self._pages_promised += gain
+            self._squeeze(running)
+        if self._pages_promised < self._pages_wanted:
+            self._copy_out(running)
         return self._pages_promised > 0
 
     def build(self, ledger: Ledger) -> StepPlan:
@@ -78,9 +77,32 @@ class StepBuilder:
         return StepPlan(
             work=tuple(self._work.values()),
             evictions=tuple(self._eviction(slot, reason) for slot, reason in self._evictions.items()),
+            contest=None if self._pressure is None else self._pressure.contest(self._memory, self._seen),
             released=ledger.take_released(),
             freed_pages=self._memory.allocator.take_freed(),
         )
+
+    def _squeeze(self, running: Iterable[Sequence]) -> None:
+        """Have sequences compete for the pages they hold, so that as many fall free as are missing."""
+        missing = self._pages_wanted - self._pages_promised
+        if self._pressure is None:
+            open_ones = [sequence for sequence in running if self._is_open(sequence)]
+            gains = [(self._memory.squeezable(sequence, self._seen(sequence)), sequence) for sequence in open_ones]
+            self._pressure = Pressure(gains, missing)
+            for slot, sequence in self._pressure.members.items():
+                self._memory.prefixes.forget(sequence, self._memory.prefixes.shared(sequence))
+                self.sequences[slot] = sequence
+        self._pages_promised += self._pressure.give(missing)
+
+    def _copy_out(self, running: Iterable[Sequence]) -> None:
+        """Have sequences that read the same pages leave them for fewer of their own, until no page is missing."""
+        gains = [(self._gain(sequence), sequence) for sequence in running]
+        for gain, sequence in sorted(gains, key=lambda pair: -pair[0]):
+            if gain == 0 or self._pages_promised >= self._pages_wanted:
+                break
+            if self._memory.can_make_way(sequence):  # another may have taken the room since
+                self._evict(sequence, "pressure")
+                self._pages_promised += gain
 
     def _evict(self, sequence: Sequence, reason: EvictionReason) -> None:
         assert sequence.slot is not None
@@ -92,10 +114,13 @@ class StepBuilder:
         work = self._work.get(sequence.slot) if sequence.slot is not None else None
         return sequence.num_computed + (work.tokens.size if work else 0)
 
-    def _gain(self, sequence: Sequence, more: int) -> int:
-        if sequence.slot in self._evictions:
-            return 0
-        return self._memory.reclaimable(sequence, self._seen(sequence), more)
+    def _is_open(self, sequence: Sequence) -> bool:
+        """Whether nothing is evicted of `sequence` in this step yet."""
+        competes = self._pressure is not None and sequence.slot in self._pressure.members
+        return sequence.slot not in self._evictions and not competes
+
+    def _gain(self, sequence: Sequence) -> int:
+        return self._memory.reclaimable(sequence, self._seen(sequence)) if self._is_open(sequence) else 0
 
     def _eviction(self, slot: int, reason: EvictionReason) -> Eviction:
         sequence = self.sequences[slot]

@@ -66,16 +66,16 @@ class Ledger:
         """Note that only the first `kept` rows per lane of `sequence` are left, and release the pages behind them."""
         evicted = sequence.table.total_rows - int(kept.sum())
         held, fresh, allocator = sequence.table.total_pages, sequence.fresh, self._memory.allocator
-        self._memory.prefixes.release(sequence)
         if fresh is None:
             sequence.table.shrink(kept, allocator)
         else:
+            self._memory.prefixes.release(sequence)
             sequence.table.replace(kept, fresh, allocator)
             sequence.fresh = None
         sequence.rows_evicted += evicted
         self._rows_evicted += evicted
         self._pages_freed += held - sequence.table.total_pages
-        self._compressions[reason] += 1
+        self._compressions[reason] += evicted > 0
 
     def take_released(self) -> tuple[int, ...]:
         """Slots given back since the last call."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import replace
 
 from paged_kv.allocator import PageAllocator
 from paged_kv.table import TableUpdate
@@ -109,25 +110,43 @@ class KVMemory:
             low, high = (middle, high) if table.pages_missing(middle) <= free else (low, middle)
         return low
 
-    def reclaimable(self, sequence: Sequence, seen: int, more: int = 0) -> int:
+    def reclaimable(self, sequence: Sequence, seen: int) -> int:
         """Pages that compressing `sequence` after `seen` tokens is sure to save; 0 if it must stay whole for now.
 
-        `more`: rows per lane that it takes next, so that room within its own pages counts as well.
+        Room for its next row within its own pages counts as well.
         """
-        budget = sequence.budget
-        if budget is None or not (sequence.is_decoding or self.is_streaming(sequence)):
-            return 0
-        if sequence.adopted is not None:  # the runner has not heard of its rows
-            return 0
-        target = budget.low(seen)
-        if sequence.table.total_rows <= target * self._config.num_lanes:
-            return 0
-        left = self.unequal_lanes(target + more)
-        if not self.can_make_way(sequence):
+        if not self._is_above_floor(sequence, seen) or not self.can_make_way(sequence):
             return 0
         shared = int((self.allocator.references(sequence.table.held()) > _OWN_AND_CACHED).sum())
-        held = sequence.table.total_pages + sequence.table.pages_missing(more)
-        return max(0, held - shared - left)
+        return max(0, self.held_with_room(sequence) - shared - self._least(sequence, seen))
+
+    def squeezable(self, sequence: Sequence, seen: int) -> int:
+        """As `reclaimable`, but in place: the pages that others read stay."""
+        if not self._is_above_floor(sequence, seen):
+            return 0
+        return max(0, self.held_with_room(sequence) - self.least_in_place(sequence, seen))
+
+    def held_with_room(self, sequence: Sequence) -> int:
+        """Pages that `sequence` would hold with one more row in each lane."""
+        return sequence.table.total_pages + sequence.table.pages_missing(1)
+
+    def least_in_place(self, sequence: Sequence, seen: int) -> int:
+        """Pages with which `sequence` is sure to do if it is squeezed after `seen` tokens, with a row of room."""
+        return self._least(sequence, seen) + self.prefixes.shared(sequence) * self._config.num_lanes
+
+    def _least(self, sequence: Sequence, seen: int) -> int:
+        """The most pages that `sequence` can need for its budget after `seen` tokens and one more row in each lane."""
+        assert sequence.budget is not None
+        return self.unequal_lanes(sequence.budget.low(seen) + 1)
+
+    def _is_above_floor(self, sequence: Sequence, seen: int) -> bool:
+        """Whether rows of `sequence` may go: not of a prompt that can be read whole, nor what its budget protects."""
+        budget = sequence.budget
+        if budget is None or not (sequence.is_decoding or self.is_streaming(sequence)):
+            return False
+        if sequence.adopted is not None:  # the runner has not heard of its rows
+            return False
+        return sequence.table.total_rows > budget.low(seen) * self._config.num_lanes
 
     def exceeds_budget(self, sequence: Sequence, seen: int) -> bool:
         """Whether the rows of `sequence` stand above its high mark once `seen` tokens are computed."""
@@ -140,8 +159,7 @@ class KVMemory:
 
     def can_make_way(self, sequence: Sequence) -> bool:
         """Whether `make_way` can be called: there is room for the survivors if other sequences read the same pages."""
-        references = self.allocator.references(sequence.table.held())
-        return not (references > _OWN_AND_CACHED).any() or self.num_available >= self._most_left(sequence)
+        return not self._is_read_by_sequences(sequence) or self.num_available >= self._most_left(sequence)
 
     def make_way(self, sequence: Sequence) -> None:
         """Before `sequence` is compressed: see that its survivors get pages that nobody else reads.
@@ -160,6 +178,9 @@ class KVMemory:
         assert sequence.budget is not None
         return self.unequal_lanes(sequence.budget.low(len(sequence.tokens)))
 
+    def _is_read_by_sequences(self, sequence: Sequence) -> bool:
+        return bool((self.allocator.references(sequence.table.held()) > _OWN_AND_CACHED).any())
+
     def _is_read_by_others(self, sequence: Sequence) -> bool:
         return bool((self.allocator.references(sequence.table.held()) > 1).any())
 
@@ -168,6 +189,10 @@ class KVMemory:
         assert sequence.slot is not None
         assert sequence.budget is not None
         rows = sequence.budget.low(seen) * self._config.num_lanes
-        if sequence.fresh is None:
-            return Eviction(sequence.slot, sequence.policy, rows, seen, reason)
-        return Eviction(sequence.slot, sequence.policy, rows, seen, reason, sequence.fresh)
+        order = Eviction(sequence.slot, sequence.policy, rows, seen, reason)
+        return order if sequence.fresh is None else replace(order, fresh=sequence.fresh)
+
+    def squeeze(self, sequence: Sequence, seen: int) -> Eviction:
+        """The order to let `sequence` give up rows in place, down to its budget."""
+        pinned = self.prefixes.shared(sequence) * self._config.page_size
+        return replace(self.compression(sequence, seen, "pressure"), pinned=pinned)

@@ -59,6 +59,7 @@ class SequenceWork:
 class Eviction:
     """Keep the best `keep_rows` rows of slot `slot`, counted over all its lanes; `seen` tokens were computed so far.
 
+    `pinned`: rows at the beginning of each lane that stay where they are besides, since others read them.
     `fresh`: pages to copy them to, lane after lane, where others read those that hold them; else they move in place.
     """
 
@@ -67,18 +68,37 @@ class Eviction:
     keep_rows: int
     seen: int
     reason: EvictionReason
+    pinned: int = 0
     fresh: PageIds = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
 
 @dataclass(frozen=True, slots=True)
+class Contest:
+    """Sequences of one policy give up rows until they would hold `max_pages` pages with a row more in each lane.
+
+    The least important rows go, whichever of `members` holds them. What each of them would keep alone stays in any
+    case, and with that much `max_pages` can be reached. Survivors move in place.
+    """
+
+    members: tuple[Eviction, ...]
+    max_pages: int
+
+    @property
+    def policy(self) -> str:
+        """The policy of all members."""
+        return self.members[0].policy
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: first `released` slots are forgotten, then `work` is computed, then `evictions` run.
+    """One step: first `released` slots are forgotten, then `work` is computed, then `evictions` and `contest` run.
 
     `freed_pages`: pages that nobody holds any more, for a runner that poisons them; empty unless asked for.
     """
 
     work: tuple[SequenceWork, ...] = ()
     evictions: tuple[Eviction, ...] = ()
+    contest: Contest | None = None
     released: tuple[int, ...] = ()
     freed_pages: PageIds = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
 
@@ -86,6 +106,11 @@ class StepPlan:
     def num_tokens(self) -> int:
         """Tokens computed in this step."""
         return sum(work.tokens.size for work in self.work)
+
+    @property
+    def all_evictions(self) -> tuple[Eviction, ...]:
+        """Those of each sequence for itself, then the members of the contest."""
+        return self.evictions if self.contest is None else (*self.evictions, *self.contest.members)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +128,7 @@ class WorkResult:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """`work[i]` answers `plan.work[i]`; `kept[j]` is the rows per lane [lanes] that `plan.evictions[j]` left.
+    """`work[i]` answers `plan.work[i]`; `kept[j]` is the rows per lane [lanes] that `plan.all_evictions[j]` left.
 
     `seconds`: where the time of the step went, by the runner's names of its parts.
     """

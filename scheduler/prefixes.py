@@ -82,10 +82,14 @@ class Prefixes:
         self.cache.release(sequence.used_keys)
         sequence.used_keys = []
 
-    def forget(self, sequence: Sequence) -> None:
-        """As `release`; and what nobody else uses is nobody's but the table's from here on."""
-        self.cache.forget(sequence.used_keys)
-        sequence.used_keys = []
+    def shared(self, sequence: Sequence) -> int:
+        """Columns of running `sequence` that other sequences use; the first of its table."""
+        return self.cache.num_shared(sequence.used_keys)
+
+    def forget(self, sequence: Sequence, beyond: int = 0) -> None:
+        """As `release`, but for its first `beyond` columns; what nobody else uses is nobody's but the table's then."""
+        self.cache.forget(sequence.used_keys[beyond:])
+        sequence.used_keys = sequence.used_keys[:beyond]
 
     def _extend_keys(self, sequence: Sequence, count: int) -> None:
         if len(sequence.keys) < count // self._page_size:

@@ -100,12 +100,12 @@ class Scheduler:
     def apply(self, result: StepResult) -> None:
         """Take in the outcome of the step under way: tokens, compressed lanes, ended sequences."""
         plan, sequences = self._close_step()
-        moved = {eviction.slot for eviction in plan.evictions if not eviction.fresh.size}
+        moved = {eviction.slot for eviction in plan.all_evictions if not eviction.fresh.size}
         for work in plan.work:
             sequences[work.slot].num_computed += work.tokens.size
             if work.slot not in moved:
                 self.memory.prefixes.publish(sequences[work.slot])
-        for eviction, kept in zip(plan.evictions, result.kept, strict=True):
+        for eviction, kept in zip(plan.all_evictions, result.kept, strict=True):
             self._ledger.compress(sequences[eviction.slot], kept, eviction.reason)
         for work, outcome in zip(plan.work, result.work, strict=True):
             if sequences[work.slot].ending is None:

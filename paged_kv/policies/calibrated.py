@@ -7,6 +7,7 @@ context, and KVzap (arXiv 2601.07891), which predicts that score from hidden sta
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -26,6 +27,7 @@ class Calibrated(CalibratedPolicy):
     the text can go on. Lanes compete, because the scores are logarithms of weights and comparable between all.
     """
 
+    comparable: ClassVar[bool] = True
     recalled: float = 0.5
     flow: float = 2.0
     scorer: LinearScorer | None = None

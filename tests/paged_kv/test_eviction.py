@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paged_kv.eviction import EvictionDriver
+from paged_kv.eviction import EvictionDriver, Target
 from paged_kv.observation import Observation
 from paged_kv.plugins import names
 from paged_kv.policy import LaneMode, Policy, ScoreView, load_policy
@@ -38,7 +39,7 @@ def filled(kept: list[int], **changes: int) -> World:
 def compress(world: World, driver: EvictionDriver, keep_rows: int) -> list[list[int]]:
     """Compress slot 0; returns the old row numbers that each lane kept, after checking that their bytes moved whole."""
     before = world.rows[0]
-    left = driver.compress(world.pool, world.mirror, 0, keep_rows, world.positions[0])
+    left = driver.compress(world.pool, world.mirror, Target(0, keep_rows, world.positions[0]))
     world.tables[0].shrink(left.to(torch.int32).numpy(), world.allocator)
     world.check_integrity()
     slots = world.mirror.slots_of_rows(0)
@@ -215,7 +216,7 @@ def test_survivors_in_fresh_pages_are_those_in_place_and_the_old_rows_stay(page_
         before = world.pool.keys.clone()
         fresh = torch.from_numpy(world.allocator.allocate(40)).long() if copies else None
         driver = EvictionDriver(load_policy("h2o"), 2, 3, lanes, kv_heads=2)
-        left.append(driver.compress(world.pool, world.mirror, 0, 4 * 11, 30, fresh))
+        left.append(driver.compress(world.pool, world.mirror, Target(0, 4 * 11, 30), fresh))
         slots = world.mirror.slots_of_rows(0)
         held = torch.arange(slots.shape[1]) < left[-1].unsqueeze(-1)
         planes = (world.pool.keys, world.pool.values, world.pool.state)
@@ -228,3 +229,98 @@ def test_survivors_in_fresh_pages_are_those_in_place_and_the_old_rows_stay(page_
             world.check_integrity()
     assert left[0].equal(left[1])
     assert all(one.equal(other) for one, other in zip(*states, strict=True))
+
+
+@dataclass(frozen=True)
+class Comparable(Given):
+    """Scores of which a test says that they mean the same in both sequences."""
+
+    comparable: ClassVar[bool] = True
+
+
+class TestTogether:
+    """Two sequences of 24 rows in four lanes compete; pages hold four rows, and one row of room is left."""
+
+    targets = (Target(0, 16, 24), Target(1, 16, 24))
+
+    def two(self) -> World:
+        world = World()
+        world.append({0: 24, 1: 24})
+        return world
+
+    def squeezed(self, driver: EvictionDriver, max_pages: int) -> tuple[World, list[list[int]]]:
+        """The world after the contest, its rows checked byte for byte, and what each sequence has left."""
+        world = self.two()
+        before = [world.pool.keys.flatten(0, 1)[world.mirror.slots_of_rows(slot)] for slot in (0, 1)]
+        lefts = driver.compress_together(world.pool, world.mirror, self.targets, max_pages)
+        for slot, left in enumerate(lefts):
+            assert torch.equal(world.mirror.kept(slot), left)
+            world.tables[slot].shrink(left.to(torch.int32).numpy(), world.allocator)
+            rows = world.pool.keys.flatten(0, 1)[world.mirror.slots_of_rows(slot)]
+            for lane, count in enumerate(left.tolist()):
+                places = [(before[slot][lane] == row).all(1).nonzero().item() for row in rows[lane, :count]]
+                assert places == sorted(places), "survivors keep their order"
+        world.check_integrity()
+        return world, [left.tolist() for left in lefts]
+
+    def scores(self) -> Tensor:
+        return torch.arange(24.0).repeat(4, 1)
+
+    @pytest.mark.parametrize("max_pages", [56, 47, 40, 23, 16])
+    @pytest.mark.parametrize("lanes", ["uniform", "layer", "global"])
+    @pytest.mark.parametrize("kind", [Given, Comparable])
+    def test_pages_fall_free_and_every_budget_is_kept(self, kind: type[Given], lanes: LaneMode, max_pages: int) -> None:
+        driver = EvictionDriver(kind(self.scores()), 1, 2, lanes, kv_heads=2)
+        world, lefts = self.squeezed(driver, max_pages)
+        assert sum(table.total_pages + table.pages_missing(1) for table in world.tables.values()) <= max_pages
+        assert all(sum(left) >= 16 for left in lefts)
+
+    def test_nothing_goes_while_there_is_room(self) -> None:
+        driver = EvictionDriver(Comparable(self.scores()), 1, 2, "global", kv_heads=2)
+        assert self.squeezed(driver, 2 * 4 * 7)[1] == [[24] * 4] * 2
+
+    def test_at_the_end_each_keeps_what_it_keeps_alone(self) -> None:
+        """Down to the budget, both lose what each would lose alone, but for what its pages have room for."""
+        driver = EvictionDriver(Comparable(torch.rand(4, 24)), 1, 2, "global", kv_heads=2)
+        world = self.two()
+        view = ScoreView(torch.arange(24), torch.full((4,), 24), None, 4, 24)
+        alone = driver.choose(driver.policy.score(view), view, 16)
+        before = world.pool.keys.flatten(0, 1)[world.mirror.slots_of_rows(0)]
+        lefts = driver.compress_together(world.pool, world.mirror, self.targets, 0)
+        rows = world.pool.keys.flatten(0, 1)[world.mirror.slots_of_rows(0)]
+        for lane in range(4):
+            kept = {(before[lane] == row).all(1).nonzero().item() for row in rows[lane, : lefts[0][lane]]}
+            assert set(alone[lane].nonzero().flatten().tolist()) <= kept
+            assert len(kept) == (int(alone[lane].sum()) // 4 + 1) * 4 - 1
+
+    def test_scores_that_mean_the_same_everywhere_decide_between_sequences(self) -> None:
+        """Sequence 1 holds what is worth more, so sequence 0 loses rows down to its budget before 1 loses any."""
+
+        @dataclass(frozen=True)
+        class Newer(Policy):
+            comparable: ClassVar[bool] = True
+
+            def score(self, view: ScoreView) -> Tensor:
+                return view.rows.float().repeat(4, 1) + 100 * view.seen
+
+        driver = EvictionDriver(Newer(), 0, 1, "global", kv_heads=2)
+        world = self.two()
+        lefts = driver.compress_together(world.pool, world.mirror, (Target(0, 16, 1), Target(1, 16, 2)), 4 * 7 + 4 * 4)
+        assert [left.tolist() for left in lefts] == [[15] * 4, [24] * 4]
+
+    def test_other_scores_cost_all_sequences_the_same_share(self) -> None:
+        driver = EvictionDriver(Given(self.scores()), 0, 1, "uniform", kv_heads=2)
+        first, second = self.squeezed(driver, 2 * 4 * 4)[1]
+        assert first == second == [15] * 4
+
+    @pytest.mark.parametrize("kind", [Given, Comparable])
+    def test_pinned_rows_stay_where_they_are(self, kind: type[Given]) -> None:
+        world = self.two()
+        driver = EvictionDriver(kind(self.scores()), 0, 1, "global", kv_heads=2)
+        targets = (Target(0, 16, 24, pinned=8), Target(1, 16, 24))
+        slots = world.mirror.slots_of_rows(0)[:, :8]
+        before = world.pool.keys.flatten(0, 1)[slots]
+        lefts = driver.compress_together(world.pool, world.mirror, targets, 4 * 4 + 4 * 2)
+        assert [left.tolist() for left in lefts] == [[15] * 4, [7] * 4]
+        assert torch.equal(world.mirror.slots_of_rows(0)[:, :8], slots)
+        assert torch.equal(world.pool.keys.flatten(0, 1)[slots], before)

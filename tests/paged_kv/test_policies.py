@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paged_kv.eviction import EvictionDriver
+from paged_kv.eviction import EvictionDriver, Target
 from paged_kv.plugins import names
 from paged_kv.policy import Policy, ScoreView, load_policy
 from paged_kv.value_weighting import ValueWeighted
@@ -148,7 +148,7 @@ def test_best_rows_by_the_formula_survive(name: str, page_format: str) -> None:
     weights = weigh(world, kept)
     before = [list(lane) for lane in world.rows[0]]
     driver = EvictionDriver(policy, sinks=0, recent=0, lanes="uniform", kv_heads=3, pool=policy.defaults.pool)
-    left = driver.compress(world.pool, world.mirror, 0, keep_rows=3 * KEEP, seen=QUERIES)
+    left = driver.compress(world.pool, world.mirror, Target(0, 3 * KEEP, QUERIES))
     assert left.tolist() == [KEEP] * 3
     rotation = world.pool.rotation
     basis = torch.eye(HEAD_DIM) if rotation is None else rotation(torch.eye(HEAD_DIM))

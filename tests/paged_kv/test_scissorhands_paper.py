@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from paged_kv.backend import load_backend
-from paged_kv.eviction import EvictionDriver
+from paged_kv.eviction import EvictionDriver, Target
 from paged_kv.plugins import names
 from paged_kv.policies.scissorhands_paper import ScissorhandsPaper
 from paged_kv.policy import load_policy
@@ -58,7 +58,7 @@ def compress(world: World, driver: EvictionDriver, keep_rows: int, positions: li
     """Compress slot 0 and drop from `positions` what is gone, found by comparing bytes."""
     before = world.pool.keys.flatten(0, 1)[world.mirror.slots_of_rows(0)]
     values = world.pool.values.flatten(0, 1)[world.mirror.slots_of_rows(0)]
-    left = driver.compress(world.pool, world.mirror, 0, keep_rows, 0)
+    left = driver.compress(world.pool, world.mirror, Target(0, keep_rows, 0))
     world.tables[0].shrink(left.to(torch.int32).numpy(), world.allocator)
     world.check_integrity()
     slots = world.mirror.slots_of_rows(0)

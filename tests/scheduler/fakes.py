@@ -10,7 +10,7 @@ import numpy as np
 from paged_kv.table import Counts
 from scheduler.budget import EvictionRules
 from scheduler.config import SchedulerConfig
-from scheduler.plan import Eviction, SequenceWork, StepPlan, StepResult, WorkResult
+from scheduler.plan import Contest, Eviction, SequenceWork, StepPlan, StepResult, WorkResult
 from scheduler.request import GenerationRequest, SamplingParams, TokenEvent, TokenLogprob
 from scheduler.scheduler import Scheduler
 from scheduler.sequence import Sequence
@@ -95,6 +95,8 @@ class FakeRunner:
         self._rows = {place: row for place, row in self._rows.items() if place[0] not in freed}
         work = tuple(self._compute(item) for item in plan.work)
         kept = tuple(self._evict(eviction) for eviction in plan.evictions)
+        if plan.contest is not None:
+            kept += self._squeeze(plan.contest)
         for pages in self.pages.values():
             assert len(pages) == len(set(pages.values())), "a page stands in a table twice"
         return StepResult(work, kept)
@@ -132,13 +134,36 @@ class FakeRunner:
 
     def _evict(self, eviction: Eviction) -> Counts:
         """Choose how many rows each lane keeps, as a policy would; the newest is among them."""
+        kept = self.kept[eviction.slot]
+        assert 0 < eviction.keep_rows < kept.sum(), "an eviction that evicts nothing is a waste"
+        return self._keep(eviction, self._fewer(kept, eviction.keep_rows))
+
+    def _fewer(self, kept: Counts, rows: int, pinned: int = 0) -> Counts:
+        """`rows` of `kept` in all, or all that are pinned and the newest if those are more."""
+        least = pinned + (kept > pinned)
+        left = np.maximum(least, np.minimum(kept, rows // LANES)) if self._uniform else kept.copy()
+        while left.sum() > rows and (left > least).any():
+            lane = int(self._random.choice(np.flatnonzero(left > least)))
+            left[lane] -= min(int(left[lane] - least[lane]), int(left.sum()) - rows, 5)
+        return left
+
+    def _squeeze(self, contest: Contest) -> tuple[Counts, ...]:
+        """Let members drawn at random lose rows, as far as each may, until the pages suffice."""
+        assert len({member.slot for member in contest.members}) == len(contest.members)
+        left = [self.kept[member.slot].copy() for member in contest.members]
+        for place in self._random.permutation(len(left)):
+            for rows in range(int(left[place].sum()), contest.members[place].keep_rows - 1, -1):
+                if sum(int((each // self._page_size + 1).sum()) for each in left) <= contest.max_pages:
+                    break
+                left[place] = self._fewer(left[place], rows, contest.members[place].pinned)
+        pages = sum(int((each // self._page_size + 1).sum()) for each in left)
+        assert pages <= contest.max_pages, "members cannot give what was promised"
+        return tuple(self._keep(member, each) for member, each in zip(contest.members, left, strict=True))
+
+    def _keep(self, eviction: Eviction, left: Counts) -> Counts:
+        """Move the first rows of each lane and its newest together."""
         slot, kept = eviction.slot, self.kept[eviction.slot]
         assert eviction.seen == self.computed[slot]
-        assert 0 < eviction.keep_rows < kept.sum(), "an eviction that evicts nothing is a waste"
-        left = np.minimum(kept, eviction.keep_rows // LANES) if self._uniform else kept.copy()
-        while left.sum() > eviction.keep_rows:
-            lane = int(self._random.choice(np.flatnonzero(left > 1)))
-            left[lane] -= min(int(left[lane]) - 1, int(left.sum()) - eviction.keep_rows, 5)
         survivors = [
             [self._read(slot, lane, row) for row in (*range(int(left[lane]) - 1), int(kept[lane]) - 1)]
             for lane in range(LANES)
