@@ -22,6 +22,8 @@ BODIES: dict[str, tuple[dict[str, Json], ...]] = {
         {"prompt": ["a", "b"], "max_tokens": 2, "n": 2, "echo": True, "stream": True, "logit_bias": {"5": 1}},
         {"prompt": [1, 2, 3], "max_tokens": 2, "prompt_logprobs": 1, "allowed_token_ids": [5, 6], "min_tokens": 1},
         {"prompt": [[1], [2]], "max_tokens": 3, "structured_outputs": {"regex": "[a-c]{2}"}, "bad_words": ["b"]},
+        {"prompt": ["a", "b"], "structured_outputs": {"choice": ["x1", "y1"]}, "bad_words": ["1", "x1", "y1"], "n": 2},
+        {"prompt": "hi", "max_tokens": 4, "allowed_token_ids": [33], "bad_words": ["11"], "stream": True},
     ),
     "/v1/chat/completions": (
         {**_CHAT, "stream": True, "stream_options": {"include_usage": True}, "top_logprobs": 2, "logprobs": True},

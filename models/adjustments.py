@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from models.drawing import NEVER, Row
+from models.token_mask import apply_mask
 from scheduler.plan import SampleOrder
 
 
@@ -44,6 +46,12 @@ def adjusted(row: Row, order: SampleOrder) -> Row:
         only[allowed] = row[allowed]
         return only
     return row
+
+
+def permitted(order: SampleOrder, vocab_size: int, form: npt.NDArray[np.int32] | None) -> npt.NDArray[np.bool_]:
+    """Which ids [vocab] `order` leaves to be drawn, whatever the model gives; `form`: those that its form allows."""
+    left = adjusted(np.zeros(vocab_size, dtype=np.float32), order)
+    return (left if form is None else apply_mask(left, form)) > NEVER
 
 
 def _completing(bad_words: Iterable[tuple[int, ...]], output: tuple[int, ...]) -> list[int]:

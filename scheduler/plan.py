@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from paged_kv.allocator import PageIds
 from paged_kv.table import Counts, TableUpdate
-from scheduler.request import Constraint, SamplingParams, TokenLogprob
+from scheduler.request import Constraint, SamplingParams, TokenLogprob, Unsatisfiable
 
 EvictionReason = Literal["budget", "pressure"]
 
@@ -117,13 +117,14 @@ class StepPlan:
 class WorkResult:
     """`token`: what was drawn, with its logprob where asked for. `prompt`: one entry per target of the work.
 
-    `error`: a sentence that says why none could be drawn; it ends the sequence.
+    `error`: why none could be drawn; it ends the sequence. A sentence is for a failure, such as a model that gives no
+    numbers.
     """
 
     token: int | None = None
     logprob: TokenLogprob | None = None
     prompt: tuple[TokenLogprob, ...] = ()
-    error: str | None = None
+    error: str | Unsatisfiable | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,14 @@ class SamplingParams:
 
 
 class ConstraintError(Exception):
-    """A constraint cannot tell what may come next; the message is for the client."""
+    """What a request demands of its output cannot be kept any longer; the message is for its sender."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsatisfiable:
+    """Why a choice ended early by its request's own fault: it demands what cannot be. `message` is for its sender."""
+
+    message: str
 
 
 class Constraint(Protocol):
@@ -121,13 +128,16 @@ class Timings:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Why a choice ended. `stop_token`: which of the request's `stop_token_ids` did it. `error`: a sentence to show."""
+    """Why a choice ended. `stop_token`: which of the request's `stop_token_ids` did it.
+
+    `error`: a sentence to show if the engine failed, or what is wrong with the request.
+    """
 
     reason: FinishReason
     usage: KVUsage
     timings: Timings
     stop_token: int | None = None
-    error: str | None = None
+    error: str | Unsatisfiable | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,16 @@ from paged_kv.allocator import PageIds
 from paged_kv.prefix import Key
 from paged_kv.table import PageTable, TableUpdate
 from scheduler.budget import SequenceBudget
-from scheduler.request import Constraint, Finish, FinishReason, GenerationRequest, KVUsage, Timings, TokenLogprob
+from scheduler.request import (
+    Constraint,
+    Finish,
+    FinishReason,
+    GenerationRequest,
+    KVUsage,
+    Timings,
+    TokenLogprob,
+    Unsatisfiable,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +26,7 @@ class Ending:
 
     reason: FinishReason
     stop_token: int | None = None
-    error: str | None = None
+    error: str | Unsatisfiable | None = None
 
 
 @dataclass(slots=True, eq=False)

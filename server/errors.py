@@ -72,6 +72,11 @@ def internal_error(request_id: str) -> ApiError:
     return ApiError(message, status=500, kind="server_error", code="internal_error")
 
 
+def unsatisfiable(message: str, *, param: str | None = None) -> ApiError:
+    """The parts of a request exclude each other, so that there is nothing to answer, or to go on with."""
+    return ApiError(message, param=param, code="unsatisfiable")
+
+
 def unavailable(message: str, code: str, *, retry_after: int | None = None) -> ApiError:
     """The server cannot take the request now; `retry_after` in seconds, where trying again makes sense."""
     headers = None if retry_after is None else {"Retry-After": str(retry_after)}

@@ -19,4 +19,4 @@ async def warm_up(engine: Engine, tokenizer: Tokenizer) -> str | None:
             failures = [event.finish.error async for event in stream if event.finish is not None]
     except EngineError as error:
         return str(error)
-    return next((failure for failure in failures if failure is not None), None)
+    return next((str(failure) for failure in failures if failure is not None), None)

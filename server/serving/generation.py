@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from scheduler.request import Finish, GenerationRequest, KVUsage, TokenEvent, TokenLogprob
+from scheduler.request import Finish, GenerationRequest, KVUsage, TokenEvent, TokenLogprob, Unsatisfiable
 from server.choice_text import ChoiceText, Echo, TextOptions, TokenBytes
-from server.errors import ApiError
+from server.errors import ApiError, unsatisfiable
 from server.observer import RequestObserver
 from server.ports import Engine, TokenStream
 from server.protocol.responses import Usage
@@ -155,6 +155,8 @@ class _Run:
     def _raise_on_failure(self, index: int, finish: Finish) -> None:
         if finish.reason in ("error", "abort"):
             self._choices[index].close(finish)
+            if isinstance(finish.error, Unsatisfiable):
+                raise unsatisfiable(finish.error.message)
             message = finish.error or "the engine gave this request up before it was complete"
             raise ApiError(message, status=500, kind="server_error", code="generation_failed")
 

@@ -12,10 +12,12 @@ from server.protocol.chat import ChatRequest
 from server.protocol.completions import CompletionRequest
 from server.protocol.sampling import GenerationFields
 from server.services import Services
+from server.serving.bans import check_bans
 from server.serving.generation import Job, Part
 from server.serving.parameters import Limits, check_form, check_logprobs, sampling_params
 from server.serving.prompts import ToolOffer
 from server.serving.tool_use import ToolUse
+from server.structured.constraint import MatcherGrammar
 from server.structured.forms import Form, form_of
 
 
@@ -43,6 +45,7 @@ async def completion_job(body: CompletionRequest, services: Services) -> Job:
             score_prompt=body.echo,
             bad_words=bad_words,
         )
+        check_bans(params, services.engine.eos_token_ids, services.tokenizer.vocab_size, grammar)
         shown = prompt if truncation is None else list(ids)
         echo = await services.prompts.echo(shown, ids) if body.echo else None
         parts.append(Part(_request(body, ids, params, grammar), echo))
@@ -67,7 +70,9 @@ async def chat_job(body: ChatRequest, services: Services, use: ToolUse | None = 
         logprobs=(body.top_logprobs or 0) if body.logprobs else None,
         bad_words=await services.prompts.bad_words(body.bad_words),
     )
-    part = Part(_request(body, ids, params, await _grammar(body, form, services)))
+    grammar = await _grammar(body, form, services)
+    check_bans(params, services.engine.eos_token_ids, services.tokenizer.vocab_size, grammar)
+    part = Part(_request(body, ids, params, grammar))
     return _job(body, services, [part], pieces=body.logprobs, kept=() if use is None else use.family.marks)
 
 
@@ -76,7 +81,7 @@ def offer_of(use: ToolUse | None) -> ToolOffer | None:
     return None if use is None else ToolOffer(tuple(tool.function.for_template() for tool in use.tools), use.form)
 
 
-async def _grammar(body: GenerationFields, form: Form | None, services: Services) -> Grammar | None:
+async def _grammar(body: GenerationFields, form: Form | None, services: Services) -> MatcherGrammar | None:
     if form is None:
         return None
     check_form(body)

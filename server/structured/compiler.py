@@ -12,7 +12,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
 from server.errors import ApiError
 from server.ports import Tokenizer
-from server.structured.constraint import MatcherGrammar, problem_of
+from server.structured.constraint import MatcherGrammar, mask_of, problem_of
 from server.structured.forms import Form
 
 _MOST_SECONDS = 1.0
@@ -62,13 +62,13 @@ class GrammarCompiler:
         if not problem:
             matcher.deep_copy().compute_bitmask()  # warms what copies share
             first = matcher.deep_copy()
-            first.compute_bitmask()
+            first_mask = mask_of(first)
             problem = problem_of(first)
         if not problem and time.monotonic() - began > _MOST_SECONDS:
             problem = "this is too complex"
         if problem:
             raise ApiError(f"{form.param}: {problem}", param=form.param, code="unsupported_grammar")
-        return MatcherGrammar(matcher, self._masks)
+        return MatcherGrammar(matcher, self._masks, first_mask)
 
 
 def _limits() -> LLParserLimits:

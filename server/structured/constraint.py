@@ -42,7 +42,7 @@ class MatcherConstraint:
         if new := list(output[self._num_consumed :]):
             self._matcher.consume_tokens(new)
             self._num_consumed = len(output)
-        mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
+        mask = mask_of(self._matcher)
         if problem := problem_of(self._matcher):
             raise ConstraintError(f"the output cannot be kept in its form: {problem}")
         if time.monotonic() - began > _MOST_SECONDS:
@@ -51,15 +51,24 @@ class MatcherConstraint:
 
 
 class MatcherGrammar:
-    """A compiled `scheduler.request.Grammar`; its matcher is never advanced, only copied."""
+    """A compiled `scheduler.request.Grammar`; its matcher is never advanced, only copied.
 
-    def __init__(self, matcher: LLMatcher, helper: Executor) -> None:
+    `first`: the ids that an output may begin with, as `Constraint.allowed` tells them.
+    """
+
+    def __init__(self, matcher: LLMatcher, helper: Executor, first: Words) -> None:
+        self.first = first
         self._matcher = matcher
         self._helper = helper
 
     def begin(self) -> MatcherConstraint:
         """See `scheduler.request.Grammar`."""
         return MatcherConstraint(self._matcher.deep_copy(), self._helper)
+
+
+def mask_of(matcher: LLMatcher) -> Words:
+    """What `matcher` allows next, as `scheduler.request.Constraint.allowed` tells it."""
+    return np.frombuffer(matcher.compute_bitmask(), dtype=np.int32)
 
 
 def problem_of(matcher: LLMatcher) -> str:

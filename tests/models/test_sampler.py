@@ -20,7 +20,7 @@ from models.drawing import Row, best_ids, candidates, draw, uniform
 from models.logprobs import logprob_of
 from models.sampler import sample
 from scheduler.plan import SampleOrder, WorkResult
-from scheduler.request import ConstraintError, SamplingParams
+from scheduler.request import ConstraintError, SamplingParams, Unsatisfiable
 
 INF = math.inf
 Floats = npt.NDArray[np.float64]
@@ -377,7 +377,7 @@ def test_a_bad_word_is_never_completed() -> None:
 @pytest.mark.parametrize(
     "row",
     [[math.nan] * 4, [-INF] * 4, [0.0, 1.0, math.nan, -INF]],
-    ids=["nan", "minus-infinity", "all-banned"],
+    ids=["nan", "minus-infinity", "banned-or-nothing"],
 )
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_row_that_leaves_no_token_is_an_error_of_its_own(row: list[float], temperature: float) -> None:
@@ -385,14 +385,27 @@ def test_a_row_that_leaves_no_token_is_an_error_of_its_own(row: list[float], tem
     neighbour = _order(temperature=0.0)
     broken, healthy = _sample([_row(row), _row([0.0, 3.0, 1.0, 2.0])], [order, neighbour])
     assert broken.token is None
-    assert broken.error is not None
+    assert isinstance(broken.error, str)
     assert healthy == WorkResult(1)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("best", [3.0, math.nan])
+def test_demands_that_leave_no_token_are_the_requests_own_fault(best: float, temperature: float) -> None:
+    row = _row([0.0, best, 1.0, 2.0])
+    form = OnlyTokens(1, 2, num_words=1)
+    orders = [
+        _order(temperature=temperature, banned=(0, 1, 2, 3)),
+        _order(temperature=temperature, allowed_token_ids=(1,), bad_words=((1,),)),
+        replace(_order(temperature=temperature, banned=(1,), bad_words=((2,),)), constraint=form),
+    ]
+    assert all(isinstance(result.error, Unsatisfiable) for result in _sample([row] * 3, orders))
 
 
 def test_a_constraint_that_gives_up_says_why_and_ends_nobody_else() -> None:
     order = replace(_order(temperature=0.0), constraint=Broken())
     assert _sample(np.eye(2, dtype=np.float32), [order, _order(temperature=0.0)]) == [
-        WorkResult(error="too deep"),
+        WorkResult(error=Unsatisfiable("too deep")),
         WorkResult(1),
     ]
 

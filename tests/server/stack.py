@@ -198,7 +198,7 @@ class Live:
         self._loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
-        assert eventually(lambda: self._server.started, 5), "the server does not start"
+        assert eventually(lambda: self._server.started), "the server does not start"
         self.port: int = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
 
@@ -257,7 +257,7 @@ def texts(events: Sequence[Json]) -> dict[int, str]:
     return joined
 
 
-def eventually(holds: Callable[[], bool], seconds: float = 2.0) -> bool:
+def eventually(holds: Callable[[], bool], seconds: float = 20.0) -> bool:
     """Whether `holds` becomes true within `seconds`."""
     limit = time.monotonic() + seconds
     while time.monotonic() < limit:

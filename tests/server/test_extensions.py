@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -118,17 +117,6 @@ def test_only_allowed_tokens_and_no_bad_words(stack: StackFactory, model: Model)
     assert text.startswith("the ca")
     assert "cat" not in text
     assert "sat" not in text
-
-
-def test_what_excludes_every_token_ends_that_request_alone(stack: StackFactory, model: Model) -> None:
-    async def ask(client: Any) -> None:
-        body = {"prompt": "hi", "allowed_token_ids": model.ids("x"), "bad_words": ["x"]}
-        response = await client.post("/v1/completions", json=body)
-        assert response.status_code == 500
-        assert "no token is left" in response.json()["error"]["message"]
-        assert (await client.post("/v1/completions", json={"prompt": "hi"})).status_code == 200
-
-    stack(model).run(ask)
 
 
 def test_alternatives_can_be_chosen(stack: StackFactory) -> None:

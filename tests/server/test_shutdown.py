@@ -86,7 +86,7 @@ def test_what_takes_too_long_ends_with_an_error(talking: Callable[..., Live], mo
     *before, last = reader.events()
     assert last["error"]["type"] == "server_error"
     assert all(choice["finish_reason"] is None for event in before for choice in event["choices"])
-    server.thread.join(3)
+    server.thread.join(30)
     assert not server.thread.is_alive()
 
 
@@ -99,7 +99,7 @@ def test_a_second_signal_ends_now(talking: Callable[..., Live], model: Model) ->
     assert model.gate is not None
     model.gate.release(1000)
     assert "error" in reader.events()[-1]
-    server.thread.join(3)
+    server.thread.join(30)
     assert not server.thread.is_alive()
 
 

@@ -178,13 +178,6 @@ def test_what_contradicts_itself_is_refused(stack: StackFactory, path: str, body
     assert stack().post(path, prompt="hi", messages=CHAT_HI, **body).status_code == 400
 
 
-def test_bans_that_leave_nothing_of_the_form_are_an_error(stack: StackFactory, model: Model) -> None:
-    body = {"structured_outputs": {"choice": ["x"]}, "bad_words": ["x"]}
-    response = stack(model).post(COMPLETIONS, prompt="hi", **body)
-    assert response.status_code == 500
-    assert "no token is left" in response.json()["error"]["message"]
-
-
 def test_grammars_from_outside_are_not_kept_for_ever(stack: StackFactory) -> None:
     server = stack()
 

@@ -98,7 +98,7 @@ class ResponsesDialect:
     def failure(self, error: ApiError) -> bytes:
         """See `Dialect`."""
         closed = b"".join(self._close())
-        wrong = {"code": "server_error", "message": error.message}
+        wrong = {"code": "invalid_prompt" if error.status < 500 else "server_error", "message": error.message}
         failed = self._response("failed", None) | {"error": wrong}
         return closed + self._told("response.failed", response=failed)
 
