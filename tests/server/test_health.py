@@ -69,7 +69,7 @@ def test_a_draining_server_is_not_ready(stack: StackFactory, model: Model, live:
         assert reason(httpx.post(f"{server.url}/v1/completions", json=body))
         model.gate.release(1000)
         assert response.read().endswith(b"data: [DONE]\n\n")
-    server.thread.join(5)
+    server.thread.join(30)
     assert not server.thread.is_alive()
 
 

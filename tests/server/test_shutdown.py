@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -32,7 +32,7 @@ class Reader:
 
     def events(self) -> list[Json]:
         """All events, once the stream is over."""
-        self._thread.join(5)
+        self._thread.join(30)
         assert not self._thread.is_alive()
         return sse(self.text)
 
@@ -70,7 +70,7 @@ def test_what_runs_finishes_and_newcomers_are_sent_away(talking: Callable[..., L
     assert "".join(event["choices"][0]["text"] for event in [*before, last]) == "x" * 100
     assert last["choices"][0]["finish_reason"] == "stop"
     began = time.monotonic()
-    server.thread.join(5)
+    server.thread.join(30)
     assert not server.thread.is_alive()
     assert time.monotonic() - began < 2
     idle.close()
@@ -103,15 +103,18 @@ def test_a_second_signal_ends_now(talking: Callable[..., Live], model: Model) ->
     assert not server.thread.is_alive()
 
 
+# Three steps, then one for each byte that comes in.
 SCRIPT = """
 import sys
+import threading
 from server.uvicorn_server import make_server
 from tests.server.stack import Model, make_stack, tiny_tokenizer
 
 tokenizer = tiny_tokenizer()
 model = Model(tokenizer).says("x" * 30)
-model.step_seconds = 0.01
-stack = make_stack(model, tokenizer, {}, {"shutdown_timeout": 20})
+model.gate = threading.Semaphore(3)
+threading.Thread(target=lambda: model.gate.release(len(sys.stdin.read())), daemon=True).start()
+stack = make_stack(model, tokenizer, {}, {"shutdown_timeout": 1000})
 server = make_server(stack.app, host="127.0.0.1", port=0, log_level="warning")
 started = server.startup
 
@@ -124,26 +127,36 @@ server.run()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_process_without_failure(number: signal.Signals) -> None:
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[str]]:
+    """A server that runs the script."""
     root = Path(__file__).parents[2]
-    with subprocess.Popen(
+    running = subprocess.Popen(
         [sys.executable, "-c", SCRIPT],
         cwd=root,
         env=os.environ | {"PYTHONPATH": str(root)},
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-    ) as process:
-        assert process.stdout is not None
-        url = f"http://127.0.0.1:{int(process.stdout.readline())}"
-        texts: list[str] = []
-        body = {"prompt": "hi", "stream": True, "max_tokens": 150}
-        reader = threading.Thread(
-            target=lambda: texts.append(httpx.post(f"{url}/v1/completions", json=body, timeout=10).text)
-        )
-        reader.start()
-        assert eventually(lambda: httpx.get(f"{url}/load").json()["server_load"] == 1)
+    )
+    with running:
+        yield running
+        running.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_process_without_failure(process: subprocess.Popen[str], number: signal.Signals) -> None:
+    assert process.stdout is not None
+    assert process.stdin is not None
+    url = f"http://127.0.0.1:{int(process.stdout.readline())}"
+    body = {"prompt": "hi", "stream": True, "max_tokens": 150}
+    with httpx.stream("POST", f"{url}/v1/completions", json=body, timeout=60) as answer:
+        chunks = answer.iter_text()
+        text = next(chunks)
         process.send_signal(number)
-        reader.join(10)
-        assert process.wait(5) == 0
-    assert sse(texts[0])[-1]["choices"][0]["finish_reason"] == "stop"
+        assert eventually(lambda: httpx.get(f"{url}/health").status_code == 503)
+        process.stdin.write("x" * 1000)
+        process.stdin.close()
+        text += "".join(chunks)
+    assert process.wait(60) == 0
+    assert sse(text)[-1]["choices"][0]["finish_reason"] == "stop"
