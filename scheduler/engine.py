@@ -190,7 +190,8 @@ class AsyncEngine:
             result = await asyncio.get_running_loop().run_in_executor(self._executor, self._compute, plan)
         except Exception:
             failed = self._scheduler.fail("the engine failed in a step of this request; see the server's log")
-            logger.exception("a step failed, which ends request(s) %s", ", ".join(sorted(failed)))
+            names = sorted({self._name_for_logs(request_id) for request_id in failed})
+            logger.exception("a step failed, which ends request(s) %s", ", ".join(names))
             self._failures += 1
             if self._failures >= _FAILURES_TO_DIE:
                 raise
@@ -199,6 +200,11 @@ class AsyncEngine:
             self._progress.step_ended()
         self._failures = 0
         return result
+
+    def _name_for_logs(self, request_id: str) -> str:
+        """What the sender of an open request calls it, else its own id."""
+        entry = self._streams.get(request_id)
+        return (entry[1][0].request.sender_id if entry else None) or request_id
 
     def _compute(self, plan: StepPlan) -> StepResult:
         self._progress.computing()

@@ -80,7 +80,7 @@ class GenerationRequest:
     `kv_budget`: a float in (0, 1] is the share of rows kept, an int >= 1 rows per lane (a mean over lanes);
     None takes the server's. `kv_policy`: a policy's name, None takes the server's. `priority`: lower runs first,
     under `--scheduling-policy priority`. `grammar`: what the output must follow. `cache_salt`: rows are
-    shared with requests of the same salt only.
+    shared with requests of the same salt only. `sender_id`: what its sender calls it, for the log; not unique.
     """
 
     request_id: str
@@ -92,6 +92,7 @@ class GenerationRequest:
     kv_budget: float | int | None = None
     grammar: Grammar | None = None
     cache_salt: str | None = None
+    sender_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

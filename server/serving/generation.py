@@ -158,6 +158,7 @@ class _Run:
             if isinstance(finish.error, Unsatisfiable):
                 raise unsatisfiable(finish.error.message)
             message = finish.error or "the engine gave this request up before it was complete"
+            message += f" (request id {self._part.request.sender_id})"
             raise ApiError(message, status=500, kind="server_error", code="generation_failed")
 
 

@@ -11,6 +11,7 @@ from server.errors import ApiError
 from server.protocol.chat import ChatRequest
 from server.protocol.completions import CompletionRequest
 from server.protocol.sampling import GenerationFields
+from server.request_id import REQUEST_ID
 from server.services import Services
 from server.serving.bans import check_bans
 from server.serving.generation import Job, Part
@@ -123,6 +124,7 @@ def _request(
         kv_budget=body.kv_budget,
         grammar=grammar,
         cache_salt=body.cache_salt,
+        sender_id=REQUEST_ID.get(),
     )
 
 

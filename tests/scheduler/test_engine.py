@@ -158,6 +158,21 @@ def test_a_failing_step_ends_its_requests_and_the_engine_goes_on() -> None:
     drive(test)
 
 
+def test_the_log_names_the_requests_of_a_failed_step_as_their_senders_do(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(engine: AsyncEngine, gate: Gate) -> None:
+        gate.failures = 1
+        streams = [
+            engine.submit(request(name, 5, 5, sender_id=sender))
+            for name, sender in (("a", "order-7"), ("b", "order-7"), ("c", None))
+        ]
+        await asyncio.gather(*map(read, streams))
+
+    drive(test)
+    assert [record.message for record in caplog.records if record.exc_info] == [
+        "a step failed, which ends request(s) c, order-7"
+    ]
+
+
 def test_a_runner_that_only_fails_ends_the_engine_and_every_stream() -> None:
     async def test(engine: AsyncEngine, gate: Gate) -> None:
         gate.failures = 1000

@@ -129,6 +129,27 @@ def test_a_failure_in_the_engine_is_told_without_details(stack: StackFactory, mo
     assert shape(response)["type"] == "server_error"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failed_step_is_logged_under_the_id_that_the_client_saw(
+    stack: StackFactory, model: Model, caplog: pytest.LogCaptureFixture, stream: bool
+) -> None:
+    server = stack(model.says("some words"))
+    model.failing.add("hi")
+    body = {"prompt": "hi", "stream": stream}
+
+    async def ask(client: httpx.AsyncClient) -> str:
+        sent = await client.post("/v1/completions", json=body, headers={"x-request-id": "order-7"})
+        made = await client.post("/v1/completions", json=body)
+        for response, name in ((sent, "order-7"), (made, made.headers["x-request-id"])):
+            error = sse(response.text)[-1]["error"] if stream else shape(response)
+            assert name in error["message"]
+        return str(made.headers["x-request-id"])
+
+    name = server.run(ask)
+    logged = [record.getMessage() for record in caplog.records if record.name == "scheduler.engine"]
+    assert logged == [f"a step failed, which ends request(s) {each}" for each in ("order-7", name)]
+
+
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 def test_a_failure_in_the_middle_of_a_stream(stack: StackFactory, model: Model, path: str) -> None:
     for text in ("hi", CHAT_HI_TEXT):
