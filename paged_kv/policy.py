@@ -58,7 +58,7 @@ class PolicyDefaults:
     recent: int = 32
     lanes: LaneMode = "uniform"
     pool: int = 1
-    drop: float = 0.25
+    drop: float = 0.1
     ceiling: bool = False
     streaming: bool = False
 

@@ -35,7 +35,7 @@ def rows_that_fit(worths: Sequence[Tensor], page_size: int, max_pages: int) -> l
     holds them, until every lane could take one more row with `max_pages` pages for all. A lane then takes back what
     its pages have room for. Returns the rows left, int64 [lanes] each.
     """
-    ranked = [-ascending(-worth).double() for worth in worths]  # best first
+    ranked = [ascending(-worth).double() for worth in worths]  # best first
     held = [(worth > float("-inf")).sum(1) for worth in worths]
     least, most = _range(worths)
     for _ in range(_HALVINGS):  # the lowest worth that rows may have to go
@@ -53,5 +53,5 @@ def _range(worths: Sequence[Tensor]) -> tuple[float, float]:
 
 
 def _above(ranked: Tensor, worth: float) -> Tensor:
-    """How many rows of each lane are worth more than `worth`; `ranked` [lanes, R] has the best first."""
-    return torch.searchsorted(-ranked, ranked.new_full((ranked.shape[0], 1), -worth)).squeeze(1)
+    """How many rows of each lane are worth more than `worth`; `ranked` [lanes, R] has them negated, best first."""
+    return torch.searchsorted(ranked, ranked.new_full((ranked.shape[0], 1), -worth)).squeeze(1)

@@ -67,7 +67,7 @@ class StepBuilder:
         """Have sequences compressed after this step until `starved` can take `rows` more; False if none can give."""
         self._pages_wanted += starved.table.pages_missing(rows)
         if self._pages_promised < self._pages_wanted:
-            self._squeeze(running)
+            self._squeeze(starved, running)
         if self._pages_promised < self._pages_wanted:
             self._copy_out(running)
         return self._pages_promised > 0
@@ -82,17 +82,21 @@ class StepBuilder:
             freed_pages=self._memory.allocator.take_freed(),
         )
 
-    def _squeeze(self, running: Iterable[Sequence]) -> None:
-        """Have sequences compete for the pages they hold, so that as many fall free as are missing."""
+    def _squeeze(self, starved: Sequence, running: Iterable[Sequence]) -> None:
+        """Have sequences compete for the pages they hold, so that as many fall free as are missing.
+
+        For a prompt that is read whole, better now for all its chunks than again for each of them.
+        """
         missing = self._pages_wanted - self._pages_promised
         if self._pressure is None:
             open_ones = [sequence for sequence in running if self._is_open(sequence)]
             gains = [(self._memory.squeezable(sequence, self._seen(sequence)), sequence) for sequence in open_ones]
-            self._pressure = Pressure(gains, missing)
+            self._pressure = Pressure(gains, missing, self._memory.allocator.num_usable)
             for slot, sequence in self._pressure.members.items():
                 self._memory.prefixes.forget(sequence, self._memory.prefixes.shared(sequence))
                 self.sequences[slot] = sequence
-        self._pages_promised += self._pressure.give(missing)
+        soon = 0 if self._memory.is_streaming(starved) else starved.table.pages_missing(starved.gap)
+        self._pages_promised += self._pressure.give(missing, soon)
 
     def _copy_out(self, running: Iterable[Sequence]) -> None:
         """Have sequences that read the same pages leave them for fewer of their own, until no page is missing."""

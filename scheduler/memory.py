@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from dataclasses import replace
 
@@ -44,6 +45,10 @@ class KVMemory:
         lanes, page_size = self._config.num_lanes, self._config.page_size
         return (lanes * rows + lanes * (page_size - 1)) // page_size
 
+    def likely(self, rows: float) -> int:
+        """Pages that unequal lanes with `rows` rows on average are likely to need: the last of each is half full."""
+        return math.ceil(self._config.num_lanes * (rows / self._config.page_size + 0.5))
+
     def budget_of(self, request: GenerationRequest) -> SequenceBudget | None:
         """The row budget that applies to `request`; None if it is never evicted."""
         rules = self._config.policies[request.kv_policy or self._config.default_policy]
@@ -80,13 +85,17 @@ class KVMemory:
         return max(0, whole - used) + survivors
 
     def commitment(self, sequence: Sequence) -> int:
-        """Pages to count for `sequence` at admission: its prompt while that is read, then what it can shrink to."""
+        """Pages to count for `sequence` at admission: its prompt while that is read, then what it can shrink to.
+
+        Shrunk sequences stand anywhere between low and high mark, so the middle is what many of them hold. Where that
+        is not enough for a while, they give up rows down to the low mark.
+        """
         length = len(sequence.tokens)
         whole = self.equal_lanes(min(length + self._config.page_size, sequence.max_len))
         budget = sequence.budget
         if budget is None:
             return whole
-        shrunk = min(whole, self.unequal_lanes(budget.high(length) + 1))
+        shrunk = min(whole, self.likely((budget.low(length) + budget.high(length)) / 2))
         if sequence.is_decoding or self.is_streaming(sequence):
             return shrunk
         return max(shrunk, self.equal_lanes(length))

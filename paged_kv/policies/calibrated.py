@@ -47,7 +47,7 @@ class Calibrated(CalibratedPolicy):
         recall, flow = view.written.unbind(-1)
         held = recall[view.age >= 0]
         first = min(int(self.recalled * view.keep * view.kept.numel()), held.numel())
-        least = held.topk(first).values[-1] if first else torch.inf
+        least = held.kthvalue(held.numel() + 1 - first).values if first else torch.inf
         return recall + self.flow * flow + torch.where(recall >= least, _FIRST, 0.0)
 
 

@@ -97,7 +97,7 @@ def test_a_step_stops_for_few_sequences_only() -> None:
     run(scheduler, runner)
     sizes = [len(plan.contest.members) for plan in runner.plans if plan.contest]
     assert sizes
-    assert max(sizes) == 16
+    assert max(sizes) == 8
     assert scheduler.stats().preemptions_total == 0
 
 
