@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "activations.h"
 #include "calls.h"
 #include "simd.h"
 #include "threads.h"
@@ -15,60 +16,6 @@
 namespace SIMD_VARIANT {
 
 constexpr int64_t AHEAD = 4096;  // bytes from which weights are asked for in advance
-
-// Rows of activations are stored in blocks, group by group, so that a kernel finds those of a block side by side.
-constexpr int64_t BLOCK_ROWS = 16;
-
-// A group of all rows of a block: value = code * scale.
-struct ActivationGroup {
-    int8_t codes[BLOCK_ROWS][GROUP];
-    float scales[BLOCK_ROWS];
-    float sums[BLOCK_ROWS];       // scale times the sum of the codes
-    int32_t offsets[BLOCK_ROWS];  // -128 times the sum of the codes
-
-    // Symmetric, to -127 .. 127, half to even.
-    void quantise(int64_t row, const float* x) {
-        F top = abs(load(x));
-        for (int64_t i = W; i < GROUP; i += W) top = max(top, abs(load(x + i)));
-        const float amax = largest(top);
-        const F inverse = fill(amax > 0.0f ? 127.0f / amax : 0.0f);
-        F total = zeros();
-        for (int64_t i = 0; i < GROUP; i += W) {
-            const F code = round(load(x + i) * inverse);
-            total = total + code;
-            store_bytes(codes[row] + i, code);
-        }
-        const float codes_sum = sum(total);
-        const bool is_number = codes_sum == codes_sum;  // else NaN must come out, too
-        scales[row] = is_number ? amax / 127.0f : codes_sum;
-        sums[row] = scales[row] * codes_sum;
-        offsets[row] = is_number ? -128 * int32_t(codes_sum) : 0;
-    }
-};
-
-// The activations of a call, quantised.
-class Activations {
-  public:
-    void resize(int64_t rows, int64_t k) {
-        groups_ = k / GROUP;
-        const int64_t needed = (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * groups_;
-        if (int64_t(data_.size()) < needed) data_.resize(needed);
-    }
-
-    int64_t groups() const { return groups_; }
-
-    // The groups of a block of rows, in order.
-    const ActivationGroup* block(int64_t number) const { return data_.data() + number * groups_; }
-
-    void quantise(int64_t row, const float* x) {
-        ActivationGroup* group = data_.data() + row / BLOCK_ROWS * groups_;
-        for (int64_t g = 0; g < groups_; g++) group[g].quantise(row % BLOCK_ROWS, x + g * GROUP);
-    }
-
-  private:
-    std::vector<ActivationGroup> data_;
-    int64_t groups_ = 0;
-};
 
 // Calls function with 0, 1, ... N - 1 as constants, so that what they index can live in registers.
 template <class Function, int... I>
@@ -279,23 +226,24 @@ struct TileConfig {
 };
 alignas(64) static const TileConfig tile_config;
 
-// The codes of all groups of a tile, a byte each, [groups, QUADS, 64].
-template <int BITS>
-inline const uint8_t* unpacked(const uint8_t* group, int64_t groups) {
-    static thread_local std::vector<uint8_t> buffer;
-    if (int64_t(buffer.size()) < groups * QUADS * 64) buffer.resize(groups * QUADS * 64);
-    for (int64_t g = 0; g < groups; g++, group += group_bytes(BITS)) {
+constexpr int64_t MOST_CODES = int64_t(256) << 10;  // bytes of unpacked weights, which stay in the second-level cache
+
+// The codes of a group of a tile, a byte each, ready for a tile register.
+struct alignas(64) UnpackedGroup {
+    uint8_t codes[QUADS][64];
+
+    template <int BITS>
+    void fill(const uint8_t* group) {
         prefetch(group + AHEAD, group_bytes(BITS));
         __m512i w[QUADS];
         unpack<BITS>(group, w);
-        for (int b = 0; b < QUADS; b++) _mm512_storeu_si512(buffer.data() + (g * QUADS + b) * 64, w[b]);
+        for (int b = 0; b < QUADS; b++) _mm512_store_si512(codes[b], w[b]);
     }
-    return buffer.data();
-}
+};
 
 // All groups of a tile, for a whole block of rows.
 template <int BITS>
-inline void add_groups(const uint8_t* group, const uint8_t* codes, const ActivationGroup* x, int64_t groups,
+inline void add_groups(const uint8_t* group, const UnpackedGroup* unpacked, const ActivationGroup* x, int64_t groups,
                        Sums (&held)[BLOCK_ROWS]) {
     __m512 sums[BLOCK_ROWS];
     repeat<BLOCK_ROWS>([&](auto r) { sums[r] = held[r].v; });
@@ -303,7 +251,7 @@ inline void add_groups(const uint8_t* group, const uint8_t* codes, const Activat
     for (int64_t g = 0; g < groups; g++, group += group_bytes(BITS)) {
         auto& products = dots[g % 2];
         _tile_loadd(0, x[g].codes, GROUP);
-        _tile_loadd(1, codes + g * QUADS * 64, 64);
+        _tile_loadd(1, unpacked[g].codes, 64);
         _tile_zero(2);
         _tile_dpbsud(2, 0, 1);
         _tile_stored(2, products, 64);
@@ -336,19 +284,11 @@ class Linear {
         });
         const int64_t tiles = (call_.n + LANES - 1) / LANES;
         parallel_ranges(tiles, std::max<int64_t>(1, tiles / RANGES), [&](int64_t begin, int64_t end) {
-#if defined(__AMX_INT8__)
-            if (call_.rows >= BLOCK_ROWS) _tile_loadconfig(&tile_config);
-#endif
-            for (int64_t tile = begin; tile < end; tile++) {
-                if (call_.bits == 4) {
-                    run_tile<4>(x, tile);
-                } else {
-                    run_tile<8>(x, tile);
-                }
+            if (call_.bits == 4) {
+                run_tiles<4>(x, begin, end);
+            } else {
+                run_tiles<8>(x, begin, end);
             }
-#if defined(__AMX_INT8__)
-            if (call_.rows >= BLOCK_ROWS) _tile_release();
-#endif
         });
     }
 
@@ -372,19 +312,24 @@ class Linear {
     }
 
     template <int BITS>
-    void run_tile(const Activations& x, int64_t tile) {
-        const uint8_t* groups = call_.weights + tile * x.groups() * group_bytes(BITS);
-        int64_t row = 0;
+    void run_tiles(const Activations& x, int64_t begin, int64_t end) {
+        int64_t rows = 0;
 #if defined(__AMX_INT8__)
-        if (call_.rows >= BLOCK_ROWS) {
-            const uint8_t* codes = unpacked<BITS>(groups, x.groups());
-            for (; row + BLOCK_ROWS <= call_.rows; row += BLOCK_ROWS) {
-                Sums held[BLOCK_ROWS] = {};
-                add_groups<BITS>(groups, codes, x.block(row / BLOCK_ROWS), x.groups(), held);
-                for (int r = 0; r < BLOCK_ROWS; r++) put(held[r], row + r, tile * LANES);
-            }
-        }
+        rows = call_.rows / BLOCK_ROWS * BLOCK_ROWS;
+        if (rows > 0) run_blocks<BITS>(x, begin, end, rows);
 #endif
+        for (int64_t tile = begin; rows < call_.rows && tile < end; tile++) run_tile<BITS>(x, tile, rows);
+    }
+
+    template <int BITS>
+    const uint8_t* groups_of(const Activations& x, int64_t tile) const {
+        return call_.weights + tile * x.groups() * group_bytes(BITS);
+    }
+
+    // The rows from `row` on.
+    template <int BITS>
+    void run_tile(const Activations& x, int64_t tile, int64_t row) {
+        const uint8_t* groups = groups_of<BITS>(x, tile);
         for (; row + ROWS <= call_.rows; row += ROWS) run_rows<BITS, ROWS>(groups, x, tile, row);
         if constexpr (ROWS > 8) {
             for (; row + 8 <= call_.rows; row += 8) run_rows<BITS, 8>(groups, x, tile, row);
@@ -395,6 +340,39 @@ class Linear {
         for (; row + 2 <= call_.rows; row += 2) run_rows<BITS, 2>(groups, x, tile, row);
         for (; row < call_.rows; row++) run_rows<BITS, 1>(groups, x, tile, row);
     }
+
+#if defined(__AMX_INT8__)
+    // Whole blocks of rows. A block meets many tiles in turn, so that what is written of a row lies side by side; but
+    // where there are few blocks, a tile is used up while it is in the first-level cache.
+    template <int BITS>
+    void run_blocks(const Activations& x, int64_t begin, int64_t end, int64_t rows) {
+        static thread_local std::vector<UnpackedGroup> unpacked;
+        const int64_t most = std::max<int64_t>(1, MOST_CODES / int64_t(sizeof(UnpackedGroup)) / x.groups());
+        const int64_t size = rows < 4 * BLOCK_ROWS ? 1 : std::min(most, end - begin);
+        if (int64_t(unpacked.size()) < size * x.groups()) unpacked.resize(size * x.groups());
+        _tile_loadconfig(&tile_config);
+        for (int64_t first = begin; first < end; first += size) {
+            const int64_t last = std::min(first + size, end);
+            const uint8_t* groups = groups_of<BITS>(x, first);
+            for (int64_t g = 0; g < (last - first) * x.groups(); g++) {
+                unpacked[g].template fill<BITS>(groups + g * group_bytes(BITS));
+            }
+            for (int64_t row = 0; row < rows; row += BLOCK_ROWS) {
+                for (int64_t tile = first; tile < last; tile++) {
+                    run_block<BITS>(x, row, tile, &unpacked[(tile - first) * x.groups()]);
+                }
+            }
+        }
+        _tile_release();
+    }
+
+    template <int BITS>
+    void run_block(const Activations& x, int64_t row, int64_t tile, const UnpackedGroup* unpacked) {
+        Sums held[BLOCK_ROWS] = {};
+        add_groups<BITS>(groups_of<BITS>(x, tile), unpacked, x.block(row / BLOCK_ROWS), x.groups(), held);
+        for (int r = 0; r < BLOCK_ROWS; r++) put(held[r], row + r, tile * LANES);
+    }
+#endif
 
     // N divides BLOCK_ROWS, and row is a multiple of it, so the rows lie in one block.
     template <int BITS, int N>
@@ -413,9 +391,24 @@ class Linear {
         put_sums(result, held);
         float* out = out_ + row * call_.n + first;
         const int64_t count = std::min(LANES, call_.n - first);
-        for (int64_t i = 0; i < count; i++) {
-            const float value = call_.bias != nullptr ? result[i] + call_.bias[first + i] : result[i];
-            out[i] = call_.accumulate ? out[i] + value : value;
+        if (call_.bias != nullptr) add(call_.bias + first, count, result);
+        if (call_.accumulate) add(out, count, result);
+        copy(result, count, out);
+    }
+
+    static void add(const float* x, int64_t count, float (&result)[LANES]) {
+        if (count == LANES) {
+            for (int64_t i = 0; i < LANES; i += W) store(result + i, load(x + i) + load(result + i));
+        } else {
+            for (int64_t i = 0; i < count; i++) result[i] = x[i] + result[i];
+        }
+    }
+
+    static void copy(const float (&result)[LANES], int64_t count, float* out) {
+        if (count == LANES) {
+            for (int64_t i = 0; i < LANES; i += W) store(out + i, load(result + i));
+        } else {
+            std::memcpy(out, result, count * sizeof(float));
         }
     }
 };

@@ -57,22 +57,23 @@ inline F where_less(F x, F y, F b, F a) {
 inline float sum(F a) { return _mm512_reduce_add_ps(a.v); }
 inline float largest(F a) { return _mm512_reduce_max_ps(a.v); }
 
-// Element i of the result is the sum of rows[i].
-inline F sums(const F (&rows)[W]) {
-    __m512 a[8], b[4], c[2];
+// Element i of the result is what `join`, a sum or the like of two vectors, makes of all elements of rows[i].
+template <class Join>
+inline F folded(const F (&rows)[W], Join join) {
+    F a[8], b[4], c[2];
     for (int i = 0; i < 8; i++) {
         const __m512 x = rows[2 * i].v, y = rows[2 * i + 1].v;
-        a[i] = _mm512_add_ps(_mm512_unpacklo_ps(x, y), _mm512_unpackhi_ps(x, y));  // x y x y in every quarter
+        a[i] = join(F{_mm512_unpacklo_ps(x, y)}, F{_mm512_unpackhi_ps(x, y)});  // x y x y in every quarter
     }
     for (int i = 0; i < 4; i++) {
-        const __m512d x = _mm512_castps_pd(a[2 * i]), y = _mm512_castps_pd(a[2 * i + 1]);
-        b[i] = _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(x, y)), _mm512_castpd_ps(_mm512_unpackhi_pd(x, y)));
+        const __m512d x = _mm512_castps_pd(a[2 * i].v), y = _mm512_castps_pd(a[2 * i + 1].v);
+        b[i] = join(F{_mm512_castpd_ps(_mm512_unpacklo_pd(x, y))}, F{_mm512_castpd_ps(_mm512_unpackhi_pd(x, y))});
     }
     for (int i = 0; i < 2; i++) {  // rows 4i .. 4i + 3 stand in every quarter of b[i]: fold the quarters
-        const __m512 x = b[2 * i], y = b[2 * i + 1];
-        c[i] = _mm512_add_ps(_mm512_shuffle_f32x4(x, y, 0x88), _mm512_shuffle_f32x4(x, y, 0xdd));
+        const __m512 x = b[2 * i].v, y = b[2 * i + 1].v;
+        c[i] = join(F{_mm512_shuffle_f32x4(x, y, 0x88)}, F{_mm512_shuffle_f32x4(x, y, 0xdd)});
     }
-    return {_mm512_add_ps(_mm512_shuffle_f32x4(c[0], c[1], 0x88), _mm512_shuffle_f32x4(c[0], c[1], 0xdd))};
+    return join(F{_mm512_shuffle_f32x4(c[0].v, c[1].v, 0x88)}, F{_mm512_shuffle_f32x4(c[0].v, c[1].v, 0xdd)});
 }
 
 #elif defined(__AVX2__)
@@ -132,17 +133,19 @@ inline float largest(F a) {
     return _mm_cvtss_f32(_mm_max_ss(s, _mm_movehdup_ps(s)));
 }
 
-inline F sums(const F (&rows)[W]) {
-    __m256 a[4], b[2];
+template <class Join>
+inline F folded(const F (&rows)[W], Join join) {
+    F a[4], b[2];
     for (int i = 0; i < 4; i++) {
         const __m256 x = rows[2 * i].v, y = rows[2 * i + 1].v;
-        a[i] = _mm256_add_ps(_mm256_unpacklo_ps(x, y), _mm256_unpackhi_ps(x, y));
+        a[i] = join(F{_mm256_unpacklo_ps(x, y)}, F{_mm256_unpackhi_ps(x, y)});
     }
     for (int i = 0; i < 2; i++) {
-        const __m256d x = _mm256_castps_pd(a[2 * i]), y = _mm256_castps_pd(a[2 * i + 1]);
-        b[i] = _mm256_add_ps(_mm256_castpd_ps(_mm256_unpacklo_pd(x, y)), _mm256_castpd_ps(_mm256_unpackhi_pd(x, y)));
+        const __m256d x = _mm256_castps_pd(a[2 * i].v), y = _mm256_castps_pd(a[2 * i + 1].v);
+        b[i] = join(F{_mm256_castpd_ps(_mm256_unpacklo_pd(x, y))}, F{_mm256_castpd_ps(_mm256_unpackhi_pd(x, y))});
     }
-    return {_mm256_add_ps(_mm256_permute2f128_ps(b[0], b[1], 0x20), _mm256_permute2f128_ps(b[0], b[1], 0x31))};
+    const __m256 x = b[0].v, y = b[1].v;
+    return join(F{_mm256_permute2f128_ps(x, y, 0x20)}, F{_mm256_permute2f128_ps(x, y, 0x31)});
 }
 
 #else
@@ -218,11 +221,26 @@ inline F where_less(F x, F y, F b, F a) {
 }
 inline float sum(F a) { return (a.v[0] + a.v[2]) + (a.v[1] + a.v[3]); }
 inline float largest(F a) { return std::fmax(std::fmax(a.v[0], a.v[1]), std::fmax(a.v[2], a.v[3])); }
-inline F sums(const F (&rows)[W]) {
-    return each([&](int i) { return sum(rows[i]); });
+template <class Join>
+inline F folded(const F (&rows)[W], Join join) {
+    F halves[W];
+    for (int i = 0; i < W; i++) {
+        const V4 x = rows[i].v;
+        halves[i] = join(F{V4{x[0], x[1]}}, F{V4{x[2], x[3]}});
+    }
+    const auto part = [&](int j) { return each([&](int i) { return halves[i].v[j]; }); };
+    return join(part(0), part(1));
 }
 
 #endif
+
+// Element i of the result is the sum, or the largest element, of rows[i].
+inline F sums(const F (&rows)[W]) {
+    return folded(rows, [](F a, F b) { return a + b; });
+}
+inline F largests(const F (&rows)[W]) {
+    return folded(rows, [](F a, F b) { return max(a, b); });
+}
 
 // Ask for memory that will be read soon; it need not be mapped.
 inline void prefetch(const void* p, int64_t bytes) {
