@@ -112,7 +112,7 @@ class Forced:
             for place, feed in enumerate(feeds):
                 count = min(room, len(feed.tokens) - done[place])
                 if count:
-                    work.append(self._work(feed, done[place], count))
+                    work.append(self.work(feed, done[place], count))
                     places.append(place)
                     done[place] += count
                     room -= count
@@ -156,7 +156,8 @@ class Forced:
         rules = self._rules[fed.driver]
         return None if rules is None else SequenceBudget(rules, size)
 
-    def _work(self, feed: Feed, start: int, count: int) -> SequenceWork:
+    def work(self, feed: Feed, start: int, count: int) -> SequenceWork:
+        """What has `count` tokens of `feed` computed, from `start` on; the caller executes it."""
         fed = feed.fed
         targets = feed.targets[start : start + count]
         work = SequenceWork(

@@ -45,18 +45,18 @@ class Variant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """The model that is measured, with float32 weights, and what was measured on it before."""
+    """The model that is measured, and what was measured on it before."""
 
     checkpoint: Checkpoint
     model: CausalLM
     calibration: Calibration | None
 
     @classmethod
-    def load(cls, model: str | None) -> Subject:
-        """`model` as on the server's command line. Raises ModelError."""
+    def load(cls, model: str | None, *, quantize: bool = False) -> Subject:
+        """`model` as on the server's command line, with float32 weights unless `quantize`. Raises ModelError."""
         checkpoint = Checkpoint(prepare_model(model, default_cache_dir()))
         calibration = find_calibration(checkpoint, default_cache_dir())
-        return cls(checkpoint, load_model(checkpoint, torch.float32), calibration)
+        return cls(checkpoint, load_model(checkpoint, torch.float32, quantize=quantize), calibration)
 
     def tokenizer(self) -> Tokenizer:
         """The model's."""
