@@ -30,6 +30,12 @@ def with_policy(options: EngineOptions, checkpoint: Checkpoint) -> tuple[EngineO
     """
     policy = options.kv_policy
     if policy not in ("auto", "calibrated") and options.kv_lanes != "profile":
+        if options.kv_calibration is not None:
+            logger.warning(
+                "--kv-calibration %s is not used: --kv-policy %s asks for one only with --kv-lanes profile",
+                options.kv_calibration,
+                policy,
+            )
         return options, None
     cache_dir = options.cache_dir or default_cache_dir()
     calibration = find_calibration(checkpoint, cache_dir, options.kv_calibration)
@@ -61,6 +67,20 @@ def offered_policies(default: str, calibration: Calibration | None) -> Mapping[s
         elif name == default or policy.observation is None:
             offered[name] = policy
     return offered
+
+
+def drivers_of(
+    policies: Mapping[str, Policy],
+    asked: EngineOptions,
+    chosen: EngineOptions,
+    kv_heads: int,
+    calibration: Calibration | None,
+) -> dict[str, EvictionDriver]:
+    """What evicts for each of `policies`. Lanes that `with_policy` chose are those of its policy alone."""
+    return {
+        name: driver_of(policy, chosen if name == chosen.kv_policy else asked, kv_heads, calibration)
+        for name, policy in policies.items()
+    }
 
 
 def driver_of(

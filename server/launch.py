@@ -27,7 +27,7 @@ from scheduler.engine import AsyncEngine
 from scheduler.scheduler import Scheduler
 from scheduler.stats import EngineObserver
 from server.engine_options import EngineOptions, default_pool_bytes
-from server.eviction_options import driver_of, offered_policies, rules_of, with_policy
+from server.eviction_options import drivers_of, offered_policies, rules_of, with_policy
 from server.launch_error import LaunchError
 from server.memory_plan import MemoryPlan, memory_limit, plan_memory
 from server.sampling_defaults import SamplingDefaults
@@ -58,7 +58,8 @@ class Assembly:
 def assemble(options: EngineOptions) -> Assembly:
     """Load the model, allocate the pool, and join them. Raises LaunchError, ModelError."""
     checkpoint = Checkpoint(prepare_model(options.model, options.cache_dir or default_cache_dir(), logger.info))
-    options, calibration = with_policy(options, checkpoint)
+    asked = options
+    options, calibration = with_policy(asked, checkpoint)
     policies = offered_policies(options.kv_policy, calibration)
     dtype = torch.bfloat16 if options.dtype == "bfloat16" else torch.float32
     quantize = _quantizes(options)
@@ -67,9 +68,7 @@ def assemble(options: EngineOptions) -> Assembly:
     backend = _backend(options, model.config)
     options = _settled(options, model.config, backend, policies[options.kv_policy], quantize=quantize)
     pool = _pool(options, model.config, policies[options.kv_policy])
-    drivers = {
-        name: driver_of(policy, options, model.config.num_kv_heads, calibration) for name, policy in policies.items()
-    }
+    drivers = drivers_of(policies, asked, options, model.config.num_kv_heads, calibration)
     config = _scheduler_config(options, model.config, checkpoint, pool, drivers)
     mirror = TableMirror(options.max_num_seqs, model.config.num_layers, model.config.num_kv_heads, options.page_size)
     runner = ModelRunner(model, pool, mirror, backend, drivers, tokenizer.vocab_size)

@@ -32,7 +32,7 @@ from server.__main__ import main
 from server.calibrate import main as calibrate
 from server.cli import parse
 from server.engine_options import EngineOptions
-from server.eviction_options import offered_policies, with_policy
+from server.eviction_options import drivers_of, offered_policies, with_policy
 from server.launch import assemble
 from server.launch_error import LaunchError
 from tests.models.tiny import prompt, saved, tiny_llama
@@ -200,6 +200,35 @@ def test_auto_is_calibrated_where_the_model_is(options: EngineOptions, folder: P
     followed, calibration = with_policy(replace(options, kv_policy="h2o", kv_lanes="profile"), checkpoint)
     assert followed.kv_policy == "h2o"
     assert calibration is not None
+
+
+def test_a_calibration_that_nothing_asks_for_is_spoken_of(
+    options: EngineOptions, folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    a_calibration(Checkpoint(folder), tmp_path / "it")
+    given = replace(options, kv_calibration=tmp_path / "it")
+    for policy, lanes in (("auto", None), ("calibrated", None), ("h2o", "profile")):
+        assert with_policy(replace(given, kv_policy=policy, kv_lanes=lanes), Checkpoint(folder))[1] is not None
+    with_policy(replace(options, kv_policy="h2o"), Checkpoint(folder))
+    assert not caplog.records
+    assert with_policy(replace(given, kv_policy="h2o"), Checkpoint(folder))[1] is None
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert f"--kv-calibration {tmp_path / 'it'} is not used: --kv-policy h2o" in record.getMessage()
+
+
+def test_lanes_that_are_chosen_for_the_servers_policy_are_not_those_of_others(
+    options: EngineOptions, folder: Path
+) -> None:
+    def lanes(asked: EngineOptions) -> dict[str, str]:
+        chosen, calibration = with_policy(asked, Checkpoint(folder))
+        drivers = drivers_of(offered_policies(chosen.kv_policy, calibration), asked, chosen, 2, calibration)
+        return {name: driver.lanes for name, driver in drivers.items()}
+
+    left_open = lanes(options)
+    assert left_open["scissorhands"] == "global"
+    assert left_open["streaming"] == left_open["keydiff"] == "uniform"
+    assert set(lanes(replace(options, kv_lanes="layer")).values()) == {"layer"}
 
 
 def test_auto_is_scissorhands_where_it_is_not(
