@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from models.causal_lm import CausalLM
+from models.dense_pass import DensePass
 from paged_kv.rotary import Rotary
 
 BLOCK = 256  # tokens whose queries are looked at together
@@ -46,76 +46,38 @@ def _later(length: int, block: int) -> Tensor:
     return later.masked_fill(later <= 0, torch.nan)
 
 
-class _Pass(ABC):
-    """Dense attention over a text and what was read before it, block by block of queries, in plain torch."""
-
-    def __init__(self, model: CausalLM, block: int, before: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
-        self._model = model
-        self._block = block
-        self._before = before
-        self.noted: list[Tensor] = []  # per layer, [kv_heads, n]
-
-    def run(self, tokens: Sequence[int], start: int = 0) -> None:
-        """Read `tokens` from position `start` on."""
-        self._model.hidden(torch.tensor(tokens), torch.arange(start, start + len(tokens)), self._attend)
-
-    @abstractmethod
-    def _note(self, noted: Tensor, weights: Tensor) -> None:
-        """Take down `weights` [kv_heads, group, queries, rows] of a block; its last rows are its queries' own."""
-
-    @abstractmethod
-    def _read(self, fused: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Hear of what a layer took in."""
-
-    def _attend(self, layer: int, fused: Tensor, rotary: Rotary | None) -> Tensor:
-        config, count = self._model.config, fused.shape[0]
-        split = (config.num_heads, config.num_kv_heads, config.num_kv_heads)
-        parts: tuple[Tensor, ...] = fused.float().view(count, -1, config.head_dim).split(split, dim=1)
-        queries, keys, values = parts
-        queries, keys = (queries, keys) if rotary is None else (rotary(queries), rotary(keys))
-        queries, keys, values = (part.transpose(0, 1) for part in (queries, keys, values))
-        self._read(fused, keys, values)
-        past = 0
-        if self._before:
-            past = self._before[layer][0].shape[1]
-            keys, values = (torch.cat(both, dim=1) for both in zip(self._before[layer], (keys, values), strict=True))
-        grouped = queries.reshape(config.num_kv_heads, -1, count, config.head_dim) * config.head_dim**-0.5
-        noted = torch.zeros(config.num_kv_heads, past or count)
-        output = torch.empty_like(grouped)
-        for first in range(0, count, self._block):
-            last = min(first + self._block, count)
-            seen = torch.arange(past + last) <= torch.arange(past + first, past + last).unsqueeze(-1)
-            scores = grouped[:, :, first:last] @ keys[:, None, : past + last].mT
-            weights = scores.masked_fill_(~seen, float("-inf")).softmax(dim=-1)
-            self._note(noted, weights)
-            output[:, :, first:last] = weights @ values[:, None, : past + last]
-        self.noted.append(noted)
-        return output.flatten(0, 1).transpose(0, 1).flatten(1).contiguous()
-
-
-class _Reading(_Pass):
+class _Reading(DensePass):
     """Sums the weights that rows get from later blocks, and holds on to what each layer took in."""
 
     def __init__(self, model: CausalLM, block: int) -> None:
         super().__init__(model, block)
+        self.noted: list[Tensor] = []  # per layer, [kv_heads, n]
         self.features: list[Tensor] = []
         self.rows: list[tuple[Tensor, Tensor]] = []
 
-    def _read(self, fused: Tensor, keys: Tensor, values: Tensor) -> None:
+    def _attend(self, layer: int, fused: Tensor, rotary: Rotary | None) -> Tensor:
         self.features.append(fused.float().clone())
+        return super()._attend(layer, fused, rotary)
+
+    def _read(self, keys: Tensor, values: Tensor) -> None:
         self.rows.append((keys.clone(), values.clone()))
+        self.noted.append(torch.zeros(keys.shape[:2]))
 
-    def _note(self, noted: Tensor, weights: Tensor) -> None:
+    def _note(self, layer: int, weights: Tensor) -> None:
         earlier = weights.shape[-1] - weights.shape[-2]
-        noted[:, :earlier] += weights[..., :earlier].mean(dim=1).sum(dim=1)
+        self.noted[layer][:, :earlier] += weights[..., :earlier].mean(dim=1).sum(dim=1)
 
 
-class _Repeating(_Pass):
+class _Repeating(DensePass):
     """Keeps the highest weight that each row of the text before gets."""
 
-    def _read(self, fused: Tensor, keys: Tensor, values: Tensor) -> None:
+    def __init__(self, model: CausalLM, block: int, before: Sequence[tuple[Tensor, Tensor]]) -> None:
+        super().__init__(model, block, before)
+        self.noted = [torch.zeros(keys.shape[:2]) for keys, _ in before]
+
+    def _read(self, keys: Tensor, values: Tensor) -> None:
         """It is the reading before that is of interest."""
 
-    def _note(self, noted: Tensor, weights: Tensor) -> None:
-        highest = weights[..., : noted.shape[1]].amax(dim=(1, 2))
-        torch.maximum(noted, highest, out=noted)
+    def _note(self, layer: int, weights: Tensor) -> None:
+        noted = self.noted[layer]
+        torch.maximum(noted, weights[..., : noted.shape[1]].amax(dim=(1, 2)), out=noted)

@@ -25,7 +25,7 @@ class LaneProfile:
 
         `kept` int64 [lanes] are the rows held now, after `seen` tokens. A lane keeps at least `least`, or all it has.
         """
-        wanted = self._at(keep_rows / (seen * kept.numel())).double()
+        wanted = self.at(keep_rows / (seen * kept.numel())).double()
         low, high = 0.0, float(seen) / max(1e-9, float(wanted.min()))
         for _ in range(_HALVINGS):  # the factor at which what is wanted, within its bounds, is what there is
             middle = (low + high) / 2
@@ -33,11 +33,28 @@ class LaneProfile:
             low, high = (middle, high) if fits else (low, middle)
         return self._bounded(wanted * low, kept, least)
 
-    def _at(self, share: float) -> Tensor:
-        """The profile at a share between those that were measured; beyond them, the outermost."""
+    def at(self, share: float) -> Tensor:
+        """The rows [lanes] at a share between those that were measured; beyond them, the outermost."""
         place = int(torch.searchsorted(self.shares, torch.tensor(share)).clamp(1, self.shares.numel() - 1))
         low, high = self.shares[place - 1], self.shares[place]
         return torch.lerp(self.rows[place - 1], self.rows[place], ((share - low) / (high - low)).clamp(0.0, 1.0))
+
+    def changed(self, share: float, wanted: Tensor) -> LaneProfile:
+        """This profile with other rows at the measured share that is nearest to `share`: in proportion to `wanted`.
+
+        `wanted` float32 [lanes], above 0. No lane keeps more than all of its rows, so the others get what is over.
+        """
+        place = int((self.shares - share).abs().argmin())
+        target, wanted = float(self.shares[place]), wanted.double()
+        low, high = 0.0, 1.0 / float(wanted.min())
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            fits = float((wanted * middle).clamp(max=1.0).mean()) <= target
+            low, high = (middle, high) if fits else (low, middle)
+        rows, shares = self.rows.clone(), self.shares.clone()
+        rows[place] = (wanted * low).clamp(max=1.0)
+        shares[place] = rows[place].mean()
+        return LaneProfile(shares, rows)
 
     @staticmethod
     def _bounded(wanted: Tensor, kept: Tensor, least: int) -> Tensor:

