@@ -27,7 +27,8 @@ async def bench(options: Options) -> int:
     tokenizer = load_tokenizer(options.requests.tokenizer) if options.requests.tokenizer else None
     outputs = Outputs(options)
     targets = await _find_models(options)
-    async with ConnectionPool(options.server.headers, cold=options.server.cold_connections) as pool:
+    server = options.server
+    async with ConnectionPool(server.headers, cold=server.cold_connections, insecure=server.insecure) as pool:
         runs = await _run(Experiment(options, pool, targets, tokenizer))
     print(render_tables(runs, options))
     outputs.save(runs)
@@ -55,9 +56,10 @@ async def _find_models(options: Options) -> list[Target]:
     """All targets with their models, once they answer. Raises BenchError if one does not."""
     server = options.server
     targets = []
-    async with httpx.AsyncClient(headers=server.headers) as client:
+    async with httpx.AsyncClient(headers=server.headers, verify=not server.insecure) as client:
         for target in server.targets:
             listing = await wait_until_ready(client, target.url("/v1/models"), server.ready_check_timeout_sec)
-            model = target.extra_body.get("model") or server.model or first_model(listing)
+            model = target.extra_body.get("model") or server.served_model_name or server.model
+            model = model or first_model(listing)
             targets.append(replace(target, model=model))
     return targets

@@ -10,9 +10,12 @@ from client.request import Call
 from client.wire import BodyTemplate
 
 
-def first_calls(sessions: Iterable[Session], template: BodyTemplate) -> list[Call]:
-    """The request that each session begins with; those after it hang on to it. No other run has their ids."""
-    run = f"bench-{secrets.token_hex(8)}"
+def first_calls(sessions: Iterable[Session], template: BodyTemplate, prefix: str = "bench-") -> list[Call]:
+    """The request that each session begins with; those after it hang on to it.
+
+    Their ids begin with `prefix`, and no other run has them.
+    """
+    run = f"{prefix}{secrets.token_hex(8)}"
     return [_call(template, f"{run}-{i}", session.prompts, (), 0) for i, session in enumerate(sessions)]
 
 

@@ -107,6 +107,8 @@ def _refuse_unread(
 
 
 def _check_server(parser: argparse.ArgumentParser, server: ServerFlags) -> None:
+    if server.url and (server.host or server.port):
+        parser.error("--host and --port say what --base-url says: leave either out")
     names = [target.name for target in server.target]
     if len(set(names)) < len(names):
         parser.error("each --target needs a NAME of its own")

@@ -142,8 +142,10 @@ class Experiment:
     def _calls(self, target: Target, sessions: Iterable[Session]) -> list[Call]:
         requests, server = self.options.requests, self.options.server
         extra = requests.extra_body | target.extra_body
-        template = BodyTemplate(server.backend, target.model, requests.temperature, requests.ignore_eos, extra)
-        return first_calls(sessions, template)
+        template = BodyTemplate(
+            server.backend, target.model, requests.sampling, requests.logprobs, requests.ignore_eos, extra
+        )
+        return first_calls(sessions, template, requests.request_id_prefix)
 
     def _scraper(self, target: Target) -> Scraper:
         return Scraper(self.pool, target.metrics_url, self.options.report.metrics_interval)

@@ -16,9 +16,12 @@ from client.values import real, whole
 Distribution = Literal["uniform", "lognormal"]
 
 
-def output_len_flag(*aliases: str, default: int | None = 128) -> Any:
+DEFAULT_OUTPUT_LEN = 128
+
+
+def output_len_flag(*aliases: str, default: int | None = DEFAULT_OUTPUT_LEN) -> Any:
     """The flag for the length of answers, which is the same for all datasets but for its `default`."""
-    told = "tokens to generate; default: 128, with facts 16, with sharegpt as many as the recorded answer has"
+    told = "tokens to generate; default: 128, with facts 16, with sharegpt and custom what the file says"
     return flag("--output-len", *aliases, parse=whole(1), default=default, shown="", metavar="N", help=told)
 
 

@@ -21,6 +21,17 @@ from client.wire import DEFAULT_ENDPOINTS, Backend
 
 Sweep = Literal["concurrency", "rate"]
 
+SAMPLING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "repetition_penalty",
+)
+"""Flags that go into the body as they are."""
+
 
 class Dataset(Protocol):
     """Where prompts come from. Its class is a frozen dataclass of flags."""
@@ -43,9 +54,11 @@ class Arrival(Protocol):
 class ServerFlags:
     """Whom to ask."""
 
-    base_url: str = flag(
-        "--base-url", parse=values.base_url, default="http://127.0.0.1:8000", metavar="URL", help="the server"
+    url: str | None = flag(
+        "--base-url", parse=values.base_url, metavar="URL", help="the server; default: http://127.0.0.1:8000"
     )
+    host: str | None = flag("--host", parse=values.host, metavar="NAME", help="the server's host, without --base-url")
+    port: int | None = flag("--port", parse=values.port, metavar="N", help="the server's port, without --base-url")
     target: tuple[TargetFlag, ...] = flag(
         "--target",
         parse=parse_target,
@@ -59,6 +72,9 @@ class ServerFlags:
     )
     backend: Backend = flag("--backend", choices=list(DEFAULT_ENDPOINTS), default="openai", help="completions or chat")
     model: str | None = flag("--model", metavar="NAME", help="default: the first that the server lists")
+    served_model_name: str | None = flag(
+        "--served-model-name", metavar="NAME", help="what the server calls the model, if that is not --model"
+    )
     api_key: str | None = flag("--api-key", parse=values.header_value, metavar="KEY", help="default: $OPENAI_API_KEY")
     header: tuple[tuple[str, str], ...] = flag(
         "--header",
@@ -84,10 +100,17 @@ class ServerFlags:
         metavar="S",
         help="a request that takes longer has failed",
     )
-
     cold_connections: bool = flag(
         "--cold-connections", action="store_true", default=False, help="a new connection for every request"
     )
+    insecure: bool = flag(
+        "--insecure", action="store_true", default=False, help="take any certificate of a server that speaks TLS"
+    )
+
+    @property
+    def base_url(self) -> str:
+        """Of the server, unless a target has its own."""
+        return self.url or f"http://{self.host or '127.0.0.1'}:{self.port or 8000}"
 
     @property
     def headers(self) -> dict[str, str]:
@@ -128,7 +151,29 @@ class RequestFlags:
         "--tokenizer", parse=Path, metavar="PATH", help="tokenizer.json or its folder: makes lengths of text exact"
     )
     seed: int = flag("--seed", parse=values.whole(0), default=0, metavar="N", shown="0", help="of prompts and arrivals")
+    request_id_prefix: str = flag(
+        "--request-id-prefix",
+        parse=values.header_value,
+        default="bench-",
+        metavar="TEXT",
+        help="request ids begin so; what follows is new in every run",
+    )
     temperature: float | None = flag("--temperature", parse=values.real(0), metavar="T", help="default: the server's")
+    top_p: float | None = flag("--top-p", parse=values.real(0), metavar="P", help="default: the server's")
+    top_k: int | None = flag("--top-k", parse=values.whole(-1), metavar="K", help="default: the server's")
+    min_p: float | None = flag("--min-p", parse=values.real(0), metavar="P", help="default: the server's")
+    frequency_penalty: float | None = flag(
+        "--frequency-penalty", parse=values.real(-2), metavar="X", help="default: the server's"
+    )
+    presence_penalty: float | None = flag(
+        "--presence-penalty", parse=values.real(-2), metavar="X", help="default: the server's"
+    )
+    repetition_penalty: float | None = flag(
+        "--repetition-penalty", parse=values.real(0, inclusive=False), metavar="X", help="default: the server's"
+    )
+    logprobs: int | None = flag(
+        "--logprobs", parse=values.whole(0), metavar="N", help="ask for this many alternatives of each token"
+    )
     ignore_eos: bool = flag(
         "--ignore-eos",
         action="store_true",
@@ -142,6 +187,11 @@ class RequestFlags:
         metavar="JSON",
         help="fields to merge into every request body",
     )
+
+    @property
+    def sampling(self) -> dict[str, float]:
+        """The fields of the body that say how tokens are drawn, of those that were given."""
+        return {name: value for name in SAMPLING if (value := getattr(self, name)) is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +280,18 @@ class ReportFlags:
     save_result: bool = flag("--save-result", action="store_true", default=False, help="write the result as JSON")
     save_detailed: bool = flag(
         "--save-detailed", action="store_true", default=False, help="the same, with latencies and text of every request"
+    )
+    append_result: bool = flag(
+        "--append-result",
+        action="store_true",
+        default=False,
+        help="add the result to the file as one more line; implies --save-result",
+    )
+    plot_timeline: bool = flag(
+        "--plot-timeline",
+        action="store_true",
+        default=False,
+        help="write the page with plots beside the result, as NAME.timeline.html; implies --save-result",
     )
     result_dir: Path | None = flag(
         "--result-dir", parse=Path, metavar="DIR", help="default: the current folder; implies --save-result"

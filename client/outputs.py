@@ -29,14 +29,25 @@ class Outputs:
     def save(self, runs: Sequence[Run]) -> None:
         """Writes what was asked for. Raises BenchError if a file cannot be written."""
         report = self._options.report
-        if report.save_result or report.save_detailed or report.result_dir is not None or report.result_filename:
+        name = report.result_filename or self._default_name(runs[0])
+        if self._keeps_result:
             result = result_json(runs, self._options)
-            text = json.dumps(result, indent=2, allow_nan=False) + "\n"
-            self._write(report.result_filename or self._default_name(runs[0]), text)
+            if report.append_result:
+                self._write(name, json.dumps(result, allow_nan=False) + "\n", append=True)
+            else:
+                self._write(name, json.dumps(result, indent=2, allow_nan=False) + "\n")
+        if report.plot_timeline:
+            self._write(str(Path(name).with_suffix(".timeline.html")), result_page(runs, self._options))
         if report.result_csv:
             self._write(report.result_csv, result_csv(runs))
         if report.result_html:
             self._write(report.result_html, result_page(runs, self._options))
+
+    @property
+    def _keeps_result(self) -> bool:
+        report = self._options.report
+        wanted = report.save_result or report.save_detailed or report.append_result or report.plot_timeline
+        return wanted or report.result_dir is not None or report.result_filename is not None
 
     def _default_name(self, run: Run) -> str:
         rate = getattr(run.level.arrival, "request_rate", float("inf"))
@@ -45,10 +56,11 @@ class Outputs:
         model = run.target.model.rstrip("/").rsplit("/", 1)[-1]
         return f"{self._options.server.backend}-{pace}-{model}-{run.date:%Y%m%d-%H%M%S}.json"
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str, *, append: bool = False) -> None:
         path = self._folder / name
         try:
-            path.write_text(text, encoding="utf-8", newline="")
+            with path.open("a" if append else "w", encoding="utf-8", newline="") as file:
+                file.write(text)
         except OSError as error:
             raise BenchError(
                 f"cannot write {path}: {error.strerror}; take another --result-dir or another name"

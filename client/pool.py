@@ -51,13 +51,15 @@ class ConnectionPool:
     """Lends connections, the one used last first, and opens one more when all are lent.
 
     There are as many connections as requests in flight, never fewer. Nothing is retried, and nothing times out but the
-    connection itself. `headers` go with every request. With `cold`, no connection carries more than one.
+    connection itself. `headers` go with every request. With `cold`, no connection carries more than one; `insecure`
+    takes any certificate.
     """
 
-    def __init__(self, headers: Mapping[str, str] | None = None, *, cold: bool = False) -> None:
+    def __init__(self, headers: Mapping[str, str] | None = None, *, cold: bool = False, insecure: bool = False) -> None:
         # Answers must not be compressed: a compressor between server and client holds events back.
         self._headers = {"Accept-Encoding": "identity", "User-Agent": "scissorserve-bench"} | dict(headers or {})
         self._cold = cold
+        self._insecure = insecure
         self._backlog = Backlog()
         self._tls: ssl.SSLContext | None = None
         self._open: set[Connection] = set()
@@ -123,7 +125,7 @@ class ConnectionPool:
     async def _connect(self, origin: Origin) -> Connection:
         tls, host, port = origin
         if tls and self._tls is None:
-            self._tls = httpx.create_ssl_context()
+            self._tls = httpx.create_ssl_context(verify=not self._insecure)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 Content = str | list[int]
 
 
+def joined(first: Content, second: Content) -> Content:
+    """One after the other; both are text, or both are ids."""
+    if isinstance(first, list) and isinstance(second, list):
+        return first + second
+    return f"{first} {second}"
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """`content` is text or token ids, about `input_len` tokens long; the answer may have `output_len` tokens.

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from client.errors import BenchError
 from client.flags import flag
+from client.prompts import Session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,3 +30,17 @@ class FromFile:
         if self.path is None:
             raise BenchError("this --dataset-name needs --dataset-path FILE")
         return self.path
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromList(FromFile):
+    """Base of the datasets whose file is a list of sessions."""
+
+    disable_shuffle: bool = flag(
+        "--disable-shuffle", action="store_true", default=False, help="keep to the order of the file"
+    )
+
+    def pick(self, found: Sequence[Session], count: int, rng: np.random.Generator) -> list[Session]:
+        """`count` of `found`, which is not empty; if it has fewer, they come again."""
+        order = np.arange(len(found)) if self.disable_shuffle else rng.permutation(len(found))
+        return [found[int(order[i % len(order)])] for i in range(count)]

@@ -58,6 +58,26 @@ def base_url(value: str) -> str:
     return value
 
 
+def host(value: str) -> str:
+    """The name or address of a machine, an IPv6 address in brackets or without."""
+    name = f"[{value}]" if ":" in value and not value.startswith("[") else value
+    try:
+        taken = httpx.URL(f"http://{name}/").host
+    except httpx.InvalidURL as error:
+        raise argparse.ArgumentTypeError(f"{value!r} is no host: {error}") from error
+    if taken.lower() != name.strip("[]").lower():
+        raise argparse.ArgumentTypeError(f"{value!r} must be a host alone, like 127.0.0.1")
+    return name
+
+
+def port(value: str) -> int:
+    """A number from 1 to 65535."""
+    number = whole(1)(value)
+    if number > 65535:
+        raise argparse.ArgumentTypeError(f"{value!r} must be at most 65535")
+    return number
+
+
 def header(value: str) -> tuple[str, str]:
     """NAME=VALUE of an HTTP header."""
     name, equals, content = value.partition("=")

@@ -22,7 +22,8 @@ class BodyTemplate:
 
     backend: Backend
     model: str
-    temperature: float | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    logprobs: int | None = None
     ignore_eos: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
@@ -33,8 +34,10 @@ class BodyTemplate:
         """
         body: dict[str, Any] = {"model": self.model, **self._prompt_fields(said, output_len)}
         body |= {"stream": True, "stream_options": {"include_usage": True}}
-        if self.temperature is not None:
-            body["temperature"] = self.temperature
+        body |= self.sampling
+        if self.logprobs is not None:
+            chat = {"logprobs": True, "top_logprobs": self.logprobs}
+            body |= {"logprobs": self.logprobs} if self.backend == "openai" else chat
         if self.ignore_eos:
             body["ignore_eos"] = True
         for name, value in self.extra.items():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from client.flags import flag
 from client.lengths import output_len_flag
 from client.material import Material
-from client.prompts import Content, Prompt, Session
+from client.prompts import Content, Prompt, Session, joined
 from client.values import whole
 
 VOCAB_SIZE = 10000
@@ -35,12 +35,7 @@ class PrefixRepetition:
         return [Session((self._prompt(material, prefixes[int(which)]),)) for which in order]
 
     def _prompt(self, material: Material, prefix: Content) -> Prompt:
-        suffix = self._content(material, self.suffix_len)
-        if isinstance(prefix, list):
-            assert isinstance(suffix, list)
-            content: Content = prefix + suffix
-        else:
-            content = f"{prefix} {suffix}"
+        content = joined(prefix, self._content(material, self.suffix_len))
         return Prompt(content, self.prefix_len + self.suffix_len, self.output_len)
 
     def _content(self, material: Material, size: int) -> Content:

@@ -16,7 +16,7 @@ from client.flags import flag
 from client.lengths import output_len_flag
 from client.material import Material, read_text
 from client.prompts import Prompt, Session
-from client.sources import FromFile
+from client.sources import FromList
 from client.values import whole
 
 _USERS, _MODELS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bard", "bing")
@@ -35,7 +35,7 @@ _FILE = TypeAdapter(list[_Conversation])
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShareGpt(FromFile):
+class ShareGpt(FromList):
     """See the module."""
 
     output_len: int | None = output_len_flag("--sharegpt-output-len", default=None)
@@ -55,8 +55,7 @@ class ShareGpt(FromFile):
         found = [session for one in self._conversations() if (session := self._session(one, material))]
         if not found:
             raise BenchError(f"--dataset-path: {self.file} has no conversation of at most {self.max_len} tokens")
-        order = [int(i) for i in material.rng.permutation(len(found))]
-        return [found[order[i % len(order)]] for i in range(count)]
+        return self.pick(found, count, material.rng)
 
     def _conversations(self) -> list[_Conversation]:
         try:

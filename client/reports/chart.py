@@ -20,7 +20,7 @@ LOG_FROM = 30.0
 """The ratio of highest to lowest x from which a logarithmic axis shows more."""
 
 
-Shape = Literal["line", "dashed", "dots", "marked"]
+Shape = Literal["line", "dashed", "dots", "marked", "spans"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,10 @@ def _draw(line: Line, x: Scale, y: Scale) -> Markup:
     style = f"c{line.colour % COLOURS}"
     if line.shape == "dots":
         return Markup('<g class="dots {}">{}</g>').format(style, dots)
+    if line.shape == "spans":
+        ends = zip(places[::2], places[1::2], strict=True)
+        spans = "".join(f"M{begin:.1f} {row:.1f}H{end:.1f}" for (begin, row), (end, _) in ends)
+        return Markup('<path class="line spans {}" d="{}"/>').format(style, spans)
     path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
     drawn = Markup('<polyline class="line {} {}" data-name="{}" points="{}"/>').format(
         style, line.shape, escape(line.name), path

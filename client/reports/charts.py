@@ -16,6 +16,7 @@ from client.reports.curves import Points
 from client.reports.words import LABELS, name
 
 SECONDS_FROM_MS = 10_000.0
+GREY = 7
 
 
 def latency_charts(runs: Sequence[Run]) -> list[Chart]:
@@ -33,7 +34,7 @@ def time_charts(runs: Sequence[Run]) -> list[Chart]:
     of_run = "seconds since the start"
     dots = _lines(runs, lambda run: curves.first_token_times(run.summary), shape="dots")
     unit, dots = _in_unit(dots, along="y")
-    return [
+    charts = [
         Chart(
             "Output tokens",
             of_run,
@@ -43,6 +44,11 @@ def time_charts(runs: Sequence[Run]) -> list[Chart]:
         Chart("Requests in flight", of_run, "requests", _lines(runs, lambda run: curves.in_flight(run.summary))),
         Chart("Wait for the first token", "seconds when the request was due", unit, dots),
     ]
+    if len(runs) == 1:
+        waits, writes = curves.request_spans(runs[0].summary)
+        spans = [Line("waiting", waits, GREY, "spans"), Line("writing", writes, 0, "spans")]
+        charts.append(Chart("Each request: waiting (grey), then writing", of_run, "requests, as they were due", spans))
+    return charts
 
 
 def server_charts(runs: Sequence[Run]) -> list[Chart]:

@@ -13,12 +13,13 @@ from client.summary import Summary
 from client.timeline import FloatArray
 
 MAX_POINTS = 240
+MAX_ROWS = 160
 BINS = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """`x` ascending and `y`, both [n]."""
+    """`x` and `y`, both [n]; `x` ascends, except where they are the ends of spans, two by two."""
 
     x: FloatArray
     y: FloatArray
@@ -56,6 +57,22 @@ def first_token_times(summary: Summary) -> Points:
     if len(chosen) > MAX_POINTS * 4:
         chosen = [chosen[int(i)] for i in np.linspace(0, len(chosen) - 1, MAX_POINTS * 4)]
     return Points(np.array([one.record.due for one in chosen]), np.array([one.ttft * 1000 for one in chosen]))
+
+
+def request_spans(summary: Summary) -> tuple[Points, Points]:
+    """A row for each request, in the order they were due: its wait for the first token, and the writing after it.
+
+    Both [2 rows]: where a span begins, where it ends. Of more than MAX_ROWS requests, evenly chosen ones. A failed
+    request that brought nothing has only waited.
+    """
+    records = summary.records
+    if len(records) > MAX_ROWS:
+        records = [records[int(i)] for i in np.linspace(0, len(records) - 1, MAX_ROWS)]
+    firsts = [record.arrivals[0].at if record.arrivals else record.finished for record in records]
+    waits = [(record.due, first) for record, first in zip(records, firsts, strict=True)]
+    writes = [(first, record.finished) for record, first in zip(records, firsts, strict=True)]
+    rows = np.repeat(np.arange(1.0, len(records) + 1), 2)
+    return Points(np.array(waits).ravel(), rows), Points(np.array(writes).ravel(), rows)
 
 
 def scraped(series: Series) -> Points:

@@ -161,6 +161,56 @@ def test_headers_key_and_body_fields_arrive(serve: Serve, bench: Bench, good: An
     assert (headers["authorization"], headers["x-team"]) == ("Bearer k", "a")
 
 
+def test_sampling_goes_into_the_body(serve: Serve, bench: Bench, good: Any) -> None:
+    server = serve(good)
+    asked = {"top_p": 0.9, "top_k": 40, "min_p": 0.1, "frequency_penalty": -0.5, "presence_penalty": 0.5}
+    asked |= {"repetition_penalty": 1.1, "logprobs": 2}
+    flags = [text for name, value in asked.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+    bench(server, "--num-prompts", "1", *flags)
+    assert server.bodies[0].items() >= asked.items()
+    bench(server, "--num-prompts", "1")
+    assert not server.bodies[1].keys() & asked.keys()
+
+
+def test_the_name_that_the_server_has_for_its_model(serve: Serve, bench: Bench, good: Any) -> None:
+    server = serve(good)
+    result = bench(server, "--num-prompts", "1", "--model", "/models/a", "--served-model-name", "a").result
+    assert (server.bodies[0]["model"], result["model_id"]) == ("a", "a")
+
+
+def test_request_ids_begin_as_asked_and_differ_all_the_same(serve: Serve, bench: Bench, good: Any) -> None:
+    server = serve(good)
+    for _ in range(2):
+        bench(server, "--num-prompts", "3", "--num-warmups", "1", "--request-id-prefix", "mine-")
+    ids = {headers["x-request-id"] for headers in server.headers}
+    assert len(ids) == 8
+    assert all(one.startswith("mine-") for one in ids)
+
+
+def test_prompts_may_begin_alike(serve: Serve, bench: Bench, good: Any) -> None:
+    server = serve(good)
+    bench(server, "--num-prompts", "3", "--random-prefix-len", "5")
+    prompts = [body["prompt"] for body in server.bodies]
+    assert [len(prompt) for prompt in prompts] == [13] * 3
+    assert len({tuple(prompt[:5]) for prompt in prompts}) == 1
+    assert len({tuple(prompt[5:]) for prompt in prompts}) == 3
+
+
+def test_results_can_be_gathered_in_one_file(serve: Serve, bench: Bench, good: Any, tmp_path: Path) -> None:
+    flags = ["--num-prompts", "1", "--append-result", "--result-filename", "all.jsonl"]
+    for label in ("first", "second"):
+        bench(serve(good), *flags, "--label", label)
+    lines = (tmp_path / "all.jsonl").read_text().splitlines()
+    assert [json.loads(line)["label"] for line in lines] == ["first", "second"]
+
+
+def test_the_timeline_lies_beside_the_result(serve: Serve, good: Any, tmp_path: Path) -> None:
+    flags = ["--num-prompts", "3", "--result-dir", str(tmp_path), "--result-filename", "run.json", "--plot-timeline"]
+    assert main(["--base-url", serve(good).url, *flags]) == 0
+    assert {file.name for file in tmp_path.iterdir()} == {"run.json", "run.timeline.html"}
+    assert "Each request: waiting" in (tmp_path / "run.timeline.html").read_text()
+
+
 def test_warm_up_requests_are_other_prompts_and_not_counted(serve: Serve, bench: Bench, good: Any) -> None:
     server = serve(good)
     assert bench(server, "--num-prompts", "4", "--num-warmups", "3").result["completed"] == 4

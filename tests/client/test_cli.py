@@ -102,6 +102,20 @@ def test_the_key_is_not_in_the_help(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "secret-key" not in shown
 
 
+@pytest.mark.parametrize(
+    ("flags", "url"),
+    [
+        ([], "http://127.0.0.1:8000"),
+        (["--port", "81"], "http://127.0.0.1:81"),
+        (["--host", "there"], "http://there:8000"),
+        (["--host", "::1", "--port", "81"], "http://[::1]:81"),
+        (["--base-url", "https://there/v1"], "https://there/v1"),
+    ],
+)
+def test_the_server_can_be_named_in_parts(flags: list[str], url: str) -> None:
+    assert parse_options(flags).server.base_url == url
+
+
 def test_headers_repeat() -> None:
     assert parse_options(["--header", "A=1", "B=x=y", "--header", "C="]).server.headers == {
         "A": "1",
@@ -121,6 +135,13 @@ def test_headers_repeat() -> None:
         (["--random-range-ratio", "1"], "--random-range-ratio: '1' must be a number at least 0 and below 1"),
         (["--base-url", "localhost:8000"], "'localhost:8000' must be like http://127.0.0.1:8000"),
         (["--base-url", "http://a:b"], "'http://a:b' is no URL"),
+        (["--base-url", "http://a", "--port", "1"], "--host and --port say what --base-url says"),
+        (["--host", "http://a"], "--host: 'http://a' must be a host alone"),
+        (["--host", "a/b"], "--host: 'a/b' must be a host alone"),
+        (["--port", "65536"], "--port: '65536' must be at most 65535"),
+        (["--top-k", "0.5"], "--top-k: '0.5' must be a whole number from -1 on"),
+        (["--disable-shuffle"], "--disable-shuffle is only read with --dataset-name custom, sharegpt"),
+        (["--request-id-prefix", "ü"], "--request-id-prefix: must be printable ASCII"),
         (["--extra-body", "{"], "--extra-body: no JSON"),
         (["--extra-body", "[]"], "--extra-body: must be a JSON object"),
         (["--header", "no equals"], "--header: 'no equals' must be NAME=VALUE"),
@@ -129,10 +150,13 @@ def test_headers_repeat() -> None:
         (["--percentile-metrics", "ttft,speed"], "'speed' is none of ttft,"),
         (["--metric-percentiles", "50,101"], "'50,101' must be numbers from 0 to 100"),
         (["--metric-percentiles", "p99"], "'p99' must be numbers from 0 to 100"),
-        (["--dataset-name", "books"], "--dataset-name: 'books' is none of facts, multi-turn,"),
+        (["--dataset-name", "books"], "--dataset-name: 'books' is none of custom, facts, multi-turn,"),
         (["--arrival", "late"], "--arrival: 'late' is none of burst, concurrency,"),
         (["--arrival", "concurrency"], "--arrival concurrency needs --max-concurrency N"),
-        (["--dataset-path", "x.txt"], "--dataset-path is only read with --dataset-name facts, sharegpt, text, trace"),
+        (
+            ["--dataset-path", "x.txt"],
+            "--dataset-path is only read with --dataset-name custom, facts, sharegpt, text, trace",
+        ),
         (["--burstiness", "2"], "--burstiness is only read with --arrival gamma"),
         (["--goodput", "itl:5"], "--goodput: 'itl:5' must be like ttft:200"),
         (["--goodput", "ttft:fast"], "--goodput: 'fast' must be a number above 0"),

@@ -50,6 +50,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
         "text": " ".join(f"w{i:03d}" for i in range(1400)),
         "sharegpt": json.dumps(CONVERSATIONS),
         "trace": "\n".join(map(json.dumps, TRACE)),
+        "custom": "\n".join(json.dumps({"prompt": f"What is number {i}?", "output_tokens": i}) for i in range(1, 6)),
     }
     for name, text in texts.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
@@ -244,6 +245,32 @@ def test_files_that_are_no_trace(tmp_path: Path, name: str, text: str, message: 
         trace(tmp_path, name, text)
 
 
+@pytest.mark.parametrize("name", ["custom", "sharegpt"])
+def test_the_order_of_a_file_is_kept_if_wanted(name: str, files: dict[str, Path]) -> None:
+    sessions = make(name, files, disable_shuffle=True).sessions(7, material())
+    numbers = [text_of(session.prompts[0]).removeprefix("What is number ") for session in sessions]
+    assert numbers == ["1?", "2?", "3?", "4?", "5?", "1?", "2?"]
+
+
+def test_prompts_of_ones_own(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "one two"}\n\n{"prompt": "three\u2028", "output_tokens": 7}\n')
+    source = material(tokenizer=load_tokenizer(tokenizer))
+    sessions = DATASETS["custom"](path=tmp_path / "p.jsonl", disable_shuffle=True).sessions(2, source)
+    assert [session.prompts for session in sessions] == [(Prompt("one two", 2, 128),), (Prompt("three\u2028", 1, 7),)]
+    (session,) = DATASETS["custom"](path=tmp_path / "p.jsonl", output_len=9).sessions(1, source)
+    assert session.prompts[0].output_len == 9
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", '{"prompt": ""}', '{"prompt": "a", "output_tokens": 0}'])
+def test_lines_that_are_no_prompt_are_named(tmp_path: Path, line: str) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "one"}\n' + line)
+    with pytest.raises(BenchError, match=r"line 2 of .* must be like"):
+        DATASETS["custom"](path=tmp_path / "p.jsonl").sessions(1, material())
+    (tmp_path / "p.jsonl").write_text("\n")
+    with pytest.raises(BenchError, match="has no prompt"):
+        DATASETS["custom"](path=tmp_path / "p.jsonl").sessions(1, material())
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [("{", "no ShareGPT file"), ("[{}]", "no ShareGPT file"), ("[]", "has no conversation"), ("[1]", "no ShareGPT")],
@@ -254,7 +281,7 @@ def test_files_that_hold_no_conversation(tmp_path: Path, text: str, message: str
         DATASETS["sharegpt"](path=tmp_path / "c.json").sessions(1, material())
 
 
-@pytest.mark.parametrize("name", ["text", "sharegpt", "trace"])
+@pytest.mark.parametrize("name", ["custom", "text", "sharegpt", "trace"])
 def test_files_that_are_missing_or_cannot_be_read(name: str, tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     for path in (tmp_path / "none", tmp_path, tmp_path / "binary"):

@@ -20,6 +20,7 @@ from client.plugins import load_all
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/load-testing.md").read_text(encoding="utf-8")
+OURS, NOT_OURS = TEXT.split("Not there: ")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL) for line in block.splitlines()]
 TESTER = [shlex.split(line)[1:] for line in COMMANDS if line.startswith("scissorserve-bench ")]
 FEW = ["--num-prompts", "4"]
@@ -31,6 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "book.txt").write_text("It was a dark and stormy night. " * 400)
     said = [{"from": "human", "value": "Hello, who are you?"}, {"from": "gpt", "value": "I am what I am."}]
     (tmp_path / "conversations.json").write_text(json.dumps([{"conversations": said}]))
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "Hello"}\n')
     rows = [{"timestamp": i, "input_length": 8, "output_length": 4} for i in range(4)]
     (tmp_path / "trace.jsonl").write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.chdir(tmp_path)
@@ -54,7 +56,7 @@ def test_commands_of_the_tester_run(
 
 def test_every_command_is_tried() -> None:
     others = [line for line in COMMANDS if not line.startswith("scissorserve-bench ")]
-    assert len(TESTER) >= 10
+    assert len(TESTER) >= 11
     assert others == ["python -m benchmarks.client_overhead --streams 50 200 1000"]
 
 
@@ -72,8 +74,17 @@ def test_every_plugin_is_described(package: str, attribute: str) -> None:
         assert re.search(rf"^\| .*`{name}`.* \|", TEXT, re.MULTILINE), name
 
 
+def test_what_is_said_to_lack_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_options(["--help"])
+    known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    lacking = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", NOT_OURS))
+    assert lacking
+    assert not lacking & known
+
+
 def test_every_flag_that_is_named_exists(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_options(["--help"])
     known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) | {"--streams"}
-    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT)) <= known
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", OURS)) <= known

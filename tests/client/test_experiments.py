@@ -229,6 +229,7 @@ def test_the_page_is_whole_and_loads_nothing(serve: Serve, bench: Bench, good: A
         "Output tokens",
         "Requests in flight",
         "Wait for the first token",
+        "Each request: waiting (grey), then writing",
         "KV cache in use",
     ]
 

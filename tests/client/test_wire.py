@@ -32,7 +32,7 @@ def test_completion_body() -> None:
 
 
 def test_chat_body() -> None:
-    template = BodyTemplate("openai-chat", "m", temperature=0.0, ignore_eos=True)
+    template = BodyTemplate("openai-chat", "m", sampling={"temperature": 0.0}, ignore_eos=True)
     assert body(template, "hi") == {
         "model": "m",
         "messages": [{"role": "user", "content": "hi"}],
@@ -42,6 +42,12 @@ def test_chat_body() -> None:
         "temperature": 0.0,
         "ignore_eos": True,
     }
+
+
+def test_alternatives_are_asked_for_as_each_endpoint_wants_it() -> None:
+    assert body(BodyTemplate("openai", "m", logprobs=3), "hi")["logprobs"] == 3
+    chat = body(BodyTemplate("openai-chat", "m", logprobs=3), "hi")
+    assert (chat["logprobs"], chat["top_logprobs"]) == (True, 3)
 
 
 def test_a_conversation_becomes_messages_or_one_text() -> None:
