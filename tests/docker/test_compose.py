@@ -136,6 +136,12 @@ def test_the_health_check_fails_without_a_server(image: dict[str, str]) -> None:
     assert run_check(command, port) == 1
 
 
+def test_a_slow_start_is_no_sickness(image: dict[str, str]) -> None:
+    """A large model is fetched and converted before the server is ready; failures until then do not count."""
+    (minutes,) = re.findall(r"--start-period=(\d+)m\b", image["HEALTHCHECK"])
+    assert int(minutes) >= 5
+
+
 def test_the_image_is_built_without_settings_of_a_registry(dockerfile: list[tuple[str, str]]) -> None:
     for keyword, rest in dockerfile:
         for word in ("index-url", "trusted-host", "://", "proxy", "cert=", "PIP_INDEX", "PIP_CERT"):
