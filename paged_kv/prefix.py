@@ -60,6 +60,11 @@ class PrefixCache:
         """How many of `keys`, all of them in use and from the first on, have more than one user."""
         return next((place for place, key in enumerate(keys) if self._entries[key].users == 1), len(keys))
 
+    def share_of_others(self, keys: Sequence[Key]) -> float:
+        """Pages under `keys`, all of them in use, that their other users count: of n, each counts 1 / n of a page."""
+        users = (self._entries[key].users for key in keys[: self.num_shared(keys)])
+        return self._num_lanes * sum(1.0 - 1.0 / count for count in users)
+
     def acquire(self, keys: Sequence[Key]) -> PageIds:
         """Use known `keys`: their pages [lanes, keys], with a reference each for the caller."""
         for key in keys:

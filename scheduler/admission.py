@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 from scheduler.budget import SequenceBudget
 from scheduler.config import SchedulerConfig
@@ -49,10 +50,9 @@ class Admission:
 
     def __init__(self, memory: KVMemory, queue: WaitingQueue, running: Iterable[Sequence]) -> None:
         self._memory = memory
+        self._running = tuple(running)
+        self._entered = 0.0
         self.candidates = queue.first(LOOKAHEAD)
-        self._promised = 0.0
-        if self.candidates:
-            self._promised = sum(memory.commitment(sequence) - memory.shared(sequence) for sequence in running)
 
     def may_enter(self, sequence: Sequence) -> bool:
         """Whether `sequence`, one of the candidates, may enter now; True counts its pages as promised from here on."""
@@ -62,9 +62,15 @@ class Admission:
         if self._memory.prefixes.waits_for_sibling(sequence):
             return False
         needed = self._memory.needed(sequence)
-        if self._promised > 0 and self._promised + needed > self._memory.allocator.num_usable:
+        promised = self._promised + self._entered
+        if promised > 0 and promised + needed > self._memory.allocator.num_usable:
             return False
-        self._promised += needed
+        self._entered += needed
         for other in earlier:
             other.times_skipped += 1
         return True
+
+    @cached_property
+    def _promised(self) -> float:
+        """Pages that sequences which ran before this step can count on; most steps need not know."""
+        return sum(self._memory.commitment(sequence) - self._memory.shared(sequence) for sequence in self._running)

@@ -69,10 +69,7 @@ class KVMemory:
 
     def shared(self, sequence: Sequence) -> float:
         """Pages of running `sequence` that others count, too: one that n sequences read is 1 / n of a page to each."""
-        if not sequence.used_keys:
-            return 0.0
-        users = self.allocator.references(sequence.table.held()) - 1  # the cache's own is none
-        return float((1.0 - 1.0 / users[users > 1]).sum())
+        return self.prefixes.cache.share_of_others(sequence.used_keys)
 
     def needed(self, sequence: Sequence) -> int:
         """Pages that waiting `sequence` adds to those that are promised: what others use already counts once."""
