@@ -8,6 +8,7 @@
 
 #include "calls.h"
 #include "rows.h"
+#include "scores.h"
 #include "simd.h"
 #include "threads.h"
 
@@ -18,6 +19,7 @@ constexpr int64_t AHEAD_ROWS = 32;              // rows that are asked for befor
 constexpr int64_t PART = 512;                   // rows that one task takes: long lanes are shared between threads
 constexpr int64_t TILE = 48;                    // query vectors that share a block
 constexpr int64_t WAVE_FLOATS = int64_t(8) << 20;  // weights kept at once for the observation
+constexpr int64_t MANY = 16;                    // query vectors for which turning the keys of a block pays
 constexpr int QUERIES = W == 16 ? 4 : 3;        // query vectors that share loads of values
 constexpr int CHUNKS = 4;                       // vectors of values that a loop holds
 constexpr float HIDDEN = -INFINITY;
@@ -137,7 +139,7 @@ class Attention {
 
     // What one thread works in; kept from call to call, since fresh memory costs more than what is done with it.
     struct Scratch {
-        std::vector<float> queries, sums, tops, totals, scores, keys, values, weights;
+        std::vector<float> queries, sums, tops, totals, scores, keys, turned, values, weights;
         const float* key_rows[BLOCK];
         const float* value_rows[BLOCK];
     };
@@ -146,7 +148,7 @@ class Attention {
         static thread_local Scratch scratch;
         const int64_t vectors = std::max(TILE, call_.group);
         for (auto* buffer : {&scratch.queries, &scratch.sums}) grow(*buffer, vectors * d_);
-        for (auto* buffer : {&scratch.keys, &scratch.values}) grow(*buffer, BLOCK * d_);
+        for (auto* buffer : {&scratch.keys, &scratch.turned, &scratch.values}) grow(*buffer, BLOCK * d_);
         grow(scratch.tops, vectors);
         grow(scratch.totals, vectors * W);
         grow(scratch.scores, vectors * BLOCK);
@@ -171,11 +173,11 @@ class Attention {
             const int64_t padded = (rows + W - 1) / W * W;
             // The first token that sees anything here: those before it do not change by this block at all.
             const int64_t blind = std::clamp<int64_t>(block - tile.visible + 1, 0, tile.count);
+            score(scratch, blind * group, vectors, padded);
             for (int64_t i = blind; i < tile.count; i++) {
                 const int64_t seen = std::min(rows, tile.visible + i - block);
                 for (int64_t v = i * group; v < (i + 1) * group; v++) {
                     float* scores = scratch.scores.data() + v * BLOCK;
-                    score(scratch.queries.data() + v * d_, scratch.key_rows, padded, scores);
                     for (int64_t r = seen; r < padded; r++) scores[r] = HIDDEN;
                     if (tile.scores >= 0) {
                         std::memcpy(all_scores + tile.scores + v * tile.stride() + block, scores, padded * sizeof(float));
@@ -256,17 +258,17 @@ class Attention {
         }
     }
 
-    // scores[r] = query . keys[r]
-    void score(const float* query, const float* const* keys, int64_t rows, float* scores) const {
-        for (int64_t r = 0; r < rows; r += W) {
-            F products[W];
-            const F first = load(query);
-            for (int j = 0; j < W; j++) products[j] = first * load(keys[r + j]);
-            for (int64_t k = W; k < d_; k += W) {
-                const F part = load(query + k);
-                for (int j = 0; j < W; j++) products[j] = fma(part, load(keys[r + j] + k), products[j]);
-            }
-            store(scores + r, sums(products));
+    // Of query vectors `first` to last - 1.
+    void score(Scratch& scratch, int64_t first, int64_t last, int64_t rows) const {
+        const float* queries = scratch.queries.data() + first * d_;
+        float* scores = scratch.scores.data() + first * BLOCK;
+        if (last - first >= MANY) {
+            turn_rows(scratch.key_rows, rows, d_, BLOCK, scratch.turned.data());
+            score_turned_rows(queries, last - first, scratch.turned.data(), rows, d_, BLOCK, scores);
+            return;
+        }
+        for (int64_t v = first; v < last; v++, queries += d_, scores += BLOCK) {
+            score_rows(queries, scratch.key_rows, rows, d_, scores);
         }
     }
 

@@ -76,6 +76,31 @@ inline F folded(const F (&rows)[W], Join join) {
     return join(F{_mm512_shuffle_f32x4(c[0].v, c[1].v, 0x88)}, F{_mm512_shuffle_f32x4(c[0].v, c[1].v, 0xdd)});
 }
 
+// Element j of the result's row i is element i of rows[j].
+inline void transpose(F (&rows)[W]) {
+    __m512 a[W], b[W];
+    for (int i = 0; i < W; i += 2) {
+        a[i] = _mm512_unpacklo_ps(rows[i].v, rows[i + 1].v);
+        a[i + 1] = _mm512_unpackhi_ps(rows[i].v, rows[i + 1].v);
+    }
+    for (int i = 0; i < W; i += 4) {  // quarter q of b[i + j] is to be quarter i / 4 of the result's row 4q + j
+        for (int j = 0; j < 4; j += 2) {
+            const __m512d x = _mm512_castps_pd(a[i + j / 2]), y = _mm512_castps_pd(a[i + j / 2 + 2]);
+            b[i + j] = _mm512_castpd_ps(_mm512_unpacklo_pd(x, y));
+            b[i + j + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(x, y));
+        }
+    }
+    for (int j = 0; j < 4; j++) {
+        const __m512 even = _mm512_shuffle_f32x4(b[j], b[j + 4], 0x88), odd = _mm512_shuffle_f32x4(b[j], b[j + 4], 0xdd);
+        const __m512 more = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0x88);
+        const __m512 rest = _mm512_shuffle_f32x4(b[j + 8], b[j + 12], 0xdd);
+        rows[j].v = _mm512_shuffle_f32x4(even, more, 0x88);
+        rows[j + 4].v = _mm512_shuffle_f32x4(odd, rest, 0x88);
+        rows[j + 8].v = _mm512_shuffle_f32x4(even, more, 0xdd);
+        rows[j + 12].v = _mm512_shuffle_f32x4(odd, rest, 0xdd);
+    }
+}
+
 #elif defined(__AVX2__)
 
 constexpr int W = 8;
@@ -146,6 +171,25 @@ inline F folded(const F (&rows)[W], Join join) {
     }
     const __m256 x = b[0].v, y = b[1].v;
     return join(F{_mm256_permute2f128_ps(x, y, 0x20)}, F{_mm256_permute2f128_ps(x, y, 0x31)});
+}
+
+inline void transpose(F (&rows)[W]) {
+    __m256 a[W], b[W];
+    for (int i = 0; i < W; i += 2) {
+        a[i] = _mm256_unpacklo_ps(rows[i].v, rows[i + 1].v);
+        a[i + 1] = _mm256_unpackhi_ps(rows[i].v, rows[i + 1].v);
+    }
+    for (int i = 0; i < W; i += 4) {
+        for (int j = 0; j < 4; j += 2) {
+            const __m256d x = _mm256_castps_pd(a[i + j / 2]), y = _mm256_castps_pd(a[i + j / 2 + 2]);
+            b[i + j] = _mm256_castpd_ps(_mm256_unpacklo_pd(x, y));
+            b[i + j + 1] = _mm256_castpd_ps(_mm256_unpackhi_pd(x, y));
+        }
+    }
+    for (int j = 0; j < 4; j++) {
+        rows[j].v = _mm256_permute2f128_ps(b[j], b[j + 4], 0x20);
+        rows[j + 4].v = _mm256_permute2f128_ps(b[j], b[j + 4], 0x31);
+    }
 }
 
 #else
@@ -230,6 +274,16 @@ inline F folded(const F (&rows)[W], Join join) {
     }
     const auto part = [&](int j) { return each([&](int i) { return halves[i].v[j]; }); };
     return join(part(0), part(1));
+}
+
+inline void transpose(F (&rows)[W]) {
+    for (int i = 0; i < W; i++) {
+        for (int j = 0; j < i; j++) {
+            const float x = rows[i].v[j];
+            rows[i].v[j] = rows[j].v[i];
+            rows[j].v[i] = x;
+        }
+    }
 }
 
 #endif

@@ -64,12 +64,13 @@ def test_widths_of_rows(backend: AttentionBackend, page_format: str, head_dim: i
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_query_gets_the_same_bits_in_any_chunk(variant: str) -> None:
+@pytest.mark.parametrize("head_dim", [16, 64, 80])
+def test_a_query_gets_the_same_bits_in_any_chunk(variant: str, head_dim: int) -> None:
     """Also where its lane is shared between tasks, and where it stands in a tile of many."""
     backend, results = CpuBackend(variant), []
     for chunks in ([700], [1] * 3 + [500, 197], [650, 7, 43]):
-        world = World(num_layers=1, kv_heads=1, group=3, page_size=16, num_pages=100, head_dim=64, seed=9)
-        keys, values, queries = world.normal(700, 1, 64), world.normal(700, 1, 64), world.normal(700, 3, 64)
+        world = World(num_layers=1, kv_heads=1, group=3, page_size=16, num_pages=100, head_dim=head_dim, seed=9)
+        keys, values, queries = (world.normal(700, lanes, head_dim) for lanes in (1, 1, 3))
         outputs = []
         for count in chunks:
             done = sum(output.shape[0] for output in outputs)
