@@ -15,6 +15,7 @@ from starlette.responses import Response
 from models.errors import ChatTemplateError
 from scheduler.errors import EngineDead, EngineDraining, QueueFull, RequestRejected
 from server.protocol.responses import AnthropicError, ErrorAnswer
+from server.request_id import REQUEST_ID
 
 INVALID_REQUEST = "invalid_request_error"
 _ANTHROPIC_PATH = "/v1/messages"
@@ -56,9 +57,9 @@ class ApiError(Exception):
 
     @property
     def anthropic_body(self) -> AnthropicError:
-        """Anthropic's error object."""
+        """Anthropic's error object, with the id of the request that is being worked on."""
         kind = _ANTHROPIC_TYPES.get(self.status, INVALID_REQUEST if self.status < 500 else "api_error")
-        return {"type": "error", "error": {"type": kind, "message": self.message}}
+        return {"type": "error", "error": {"type": kind, "message": self.message}, "request_id": REQUEST_ID.get()}
 
     def response(self, path: str) -> Response:
         """The HTTP answer to a request of `path`, which says whose API it is."""

@@ -42,6 +42,7 @@ class ToolUseBlock(RequestModel):
     name: FunctionName
     input: dict[str, Any] = Field(default_factory=dict)
     cache_control: Ignored = None
+    caller: Ignored = None
 
 
 class ToolResultBlock(RequestModel):

@@ -37,6 +37,7 @@ class AnthropicError(TypedDict):
 
     type: Literal["error"]
     error: AnthropicErrorObject
+    request_id: str | None
 
 
 class KVCacheUsage(TypedDict):

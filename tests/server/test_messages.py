@@ -196,7 +196,8 @@ def test_mistakes_are_told_in_anthropics_shape(server: Live, changes: Json, word
     body = {"model": "tiny", "messages": HI, "max_tokens": 5} | changes
     response = httpx.post(f"{server.url}/v1/messages", json=body, headers={"x-api-key": "secret"})
     assert response.status_code == 400, response.text
-    assert set(response.json()) == {"type", "error"}
+    assert set(response.json()) == {"type", "error", "request_id"}
+    assert response.json()["request_id"] == response.headers["x-request-id"]
     assert word in response.json()["error"]["message"]
 
 

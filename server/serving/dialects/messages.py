@@ -13,9 +13,14 @@ from server.protocol.responses import Usage
 from server.serving.choice import Delta, End
 from server.serving.dialects.dialect import Json, event
 from server.tools.events import CallBegins, Event, Said
-from server.tools.reader import CallReader
+from server.tools.reader import Call, CallReader
 
 BlockType = Literal["text", "tool_use"]
+
+# Anthropic's API always has these keys; none of them says anything here.
+_EMPTY_USAGE = {"output_tokens_details": None, "server_tool_use": None}
+_EMPTY_START_USAGE = {**_EMPTY_USAGE, "cache_creation": None, "inference_geo": None, "service_tier": None}
+_EMPTY_STOP = {"stop_details": None, "container": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ class MessagesDialect:
 
     def opening(self, usage: Usage) -> bytes:
         """See `Dialect`."""
-        message = self._message([], usage) | {"stop_reason": None, "stop_sequence": None}
+        message = self._message([], usage) | {"stop_reason": None, "stop_sequence": None, **_EMPTY_STOP}
         return _told("message_start", message=message)
 
     def told(self, delta: Delta, _: Usage) -> bytes:
@@ -57,10 +62,10 @@ class MessagesDialect:
             if isinstance(part, CallBegins):
                 call = self._reader.calls[number]
                 number += 1
-                written += self._begin("tool_use", {"id": call.id, "name": call.name, "input": {}})
+                written += self._begin(_use_of(call, {}))
             elif isinstance(part, Said):
                 if self._open != "text":
-                    written += self._begin("text", {"text": ""})
+                    written += self._begin(_text_block())
                 written += self._more({"type": "text_delta", "text": part.text})
             else:
                 written += self._more({"type": "input_json_delta", "partial_json": part.text})
@@ -68,7 +73,7 @@ class MessagesDialect:
 
     def closing(self, usage: Usage) -> bytes:
         """See `Dialect`."""
-        delta = _told("message_delta", delta=self._stop(), usage=_usage(usage))
+        delta = _told("message_delta", delta=self._stop(), usage=_usage(usage) | _EMPTY_USAGE)
         return self._close_block() + delta + _told("message_stop")
 
     def failure(self, error: ApiError) -> bytes:
@@ -82,7 +87,7 @@ class MessagesDialect:
             "role": "assistant",
             "model": self._facts.model,
             "content": content,
-            "usage": _usage(usage),
+            "usage": _usage(usage) | _EMPTY_START_USAGE,
         }
 
     def _stop(self) -> dict[str, Any]:
@@ -94,13 +99,13 @@ class MessagesDialect:
             reason = "tool_use"
         else:
             reason = "end_turn" if stop_string is None else "stop_sequence"
-        return {"stop_reason": reason, "stop_sequence": stop_string}
+        return {"stop_reason": reason, "stop_sequence": stop_string, **_EMPTY_STOP}
 
-    def _begin(self, kind: BlockType, block: Json) -> bytes:
+    def _begin(self, block: Json) -> bytes:
         closed = self._close_block()
         self._index += 1
-        self._open = kind
-        return closed + _told("content_block_start", index=self._index, content_block={"type": kind, **block})
+        self._open = block["type"]
+        return closed + _told("content_block_start", index=self._index, content_block=block)
 
     def _more(self, delta: Json) -> bytes:
         return _told("content_block_delta", index=self._index, delta=delta)
@@ -133,13 +138,20 @@ def _blocks(events: Sequence[Event], reader: CallReader) -> list[dict[str, Any]]
     for part in events:
         if isinstance(part, CallBegins):
             call = next(calls)
-            block = {"type": "tool_use", "id": call.id, "name": call.name, "input": _as_object(call.arguments)}
-            blocks.append(block)
+            blocks.append(_use_of(call, _as_object(call.arguments)))
         elif isinstance(part, Said):
             if not blocks or blocks[-1]["type"] != "text":
-                blocks.append({"type": "text", "text": ""})
+                blocks.append(_text_block())
             blocks[-1]["text"] += part.text
     return blocks
+
+
+def _text_block() -> dict[str, Any]:
+    return {"type": "text", "text": "", "citations": None}
+
+
+def _use_of(call: Call, arguments: Json) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments, "caller": {"type": "direct"}}
 
 
 def _as_object(arguments: str) -> dict[str, Any]:
