@@ -29,6 +29,7 @@ SHARES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75)  # of rows kept, at which the lane pr
 _PASSAGE = 4 * BLOCK  # tokens, where the model's context has room for it twice
 _FLOOR = 1e-4  # weights are told apart down to about here
 _SINKS = 4  # rows whose weights say nothing of the tokens they belong to
+_EVEN = Calibrated(needed=1.0, recalled=0.5, flow=2.0)  # a profile serves any policy, so both scores weigh alike
 _RIDGE = 1e-3  # of the mean variance of the features
 
 
@@ -71,7 +72,7 @@ class Calibrator:
         self._model = model
         self._request = request
         self._block = block
-        self._driver = EvictionDriver(Calibrated(), _SINKS, Calibrated().defaults.recent, "global", config.num_kv_heads)
+        self._driver = EvictionDriver(_EVEN, _SINKS, _EVEN.defaults.recent, "global", config.num_kv_heads)
         self._sums = RidgeSums(config.num_layers, features, 2 * config.num_kv_heads)
         self._profile = torch.zeros(len(SHARES), config.num_lanes)
 

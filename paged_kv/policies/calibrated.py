@@ -21,15 +21,18 @@ _FIRST = 1e6  # above the logarithm of anything
 
 @dataclass(frozen=True, slots=True)
 class Calibrated(CalibratedPolicy):
-    """Half of what stays (`recalled`) are the rows with the highest score for being repeated, so that facts survive.
+    """First the rows with the highest score for being repeated, so that facts survive.
 
-    The others go by that score plus `flow` times the score for being attended to by the text that follows, so that
-    the text can go on. Lanes compete, because the scores are logarithms of weights and comparable between all.
+    They are the share `needed` of the tokens seen, for a text has so many facts whatever the budget is, but at most the
+    share `recalled` of what stays. The others go by that score plus `flow` times the score for being attended to by the
+    text that follows, so that the text can go on. Lanes compete, because the scores are logarithms of weights and
+    comparable between all.
     """
 
     comparable: ClassVar[bool] = True
-    recalled: float = 0.5
-    flow: float = 2.0
+    needed: float = 0.07
+    recalled: float = 0.7
+    flow: float = 6.0
     scorer: LinearScorer | None = None
 
     @property
@@ -46,7 +49,8 @@ class Calibrated(CalibratedPolicy):
         assert view.written is not None
         recall, flow = view.written.unbind(-1)
         held = recall[view.age >= 0]
-        first = min(int(self.recalled * view.keep * view.kept.numel()), held.numel())
+        first = min(self.needed * view.seen, self.recalled * view.keep) * view.kept.numel()
+        first = min(int(first), held.numel())
         least = held.kthvalue(held.numel() + 1 - first).values if first else torch.inf
         return recall + self.flow * flow + torch.where(recall >= least, _FIRST, 0.0)
 

@@ -14,16 +14,17 @@ from paged_kv.policy import ScoreView, load_policy
 
 
 @pytest.mark.parametrize("kept", [[12, 12, 12], [12, 5, 1]])
-@pytest.mark.parametrize("keep", [1, 4, 8])
-def test_half_go_by_recall_and_the_rest_by_both_scores(kept: list[int], keep: int) -> None:
+@pytest.mark.parametrize(("keep", "expected"), [(1, 1), (4, 6), (8, 9)])
+def test_what_is_needed_goes_by_recall_and_the_rest_by_both_scores(kept: list[int], keep: int, expected: int) -> None:
+    """By recall alone: at most half of what stays, and no more than a tenth of the tokens seen, in all lanes."""
     written = torch.randn(3, 12, 2, generator=torch.Generator().manual_seed(keep))
     view = ScoreView(torch.arange(12), torch.tensor(kept), None, keep, 30, written=written)
-    policy = Calibrated(recalled=0.5, flow=2.0)
+    policy = Calibrated(needed=0.1, recalled=0.5, flow=2.0)
     survives = EvictionDriver(policy, 0, 0, "global", kv_heads=1).choose(policy.score(view), view, 3 * keep)
     rows = [(lane, row) for lane, count in enumerate(kept) for row in range(count)]
     recall = {place: float(written[place][0]) for place in rows}
     both = {place: recall[place] + 2.0 * float(written[place][1]) for place in rows}
-    first = sorted(rows, key=lambda place: -recall[place])[: 3 * keep // 2]
+    first = sorted(rows, key=lambda place: -recall[place])[:expected]
     others = sorted(set(rows) - set(first), key=lambda place: -both[place])
     assert set(map(tuple, survives.nonzero().tolist())) == {*first, *others[: 3 * keep - len(first)]}
 
