@@ -46,7 +46,7 @@ class LaneProfile:
         """
         place = int((self.shares - share).abs().argmin())
         target, wanted = float(self.shares[place]), wanted.double()
-        low, high = 0.0, 1.0 / float(wanted.min())
+        low, high = 0.0, 1.0 / max(1e-9, float(wanted.min()))
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             fits = float((wanted * middle).clamp(max=1.0).mean()) <= target

@@ -91,7 +91,7 @@ def _add_search(parser: OneLineParser) -> None:
     group.add_argument(
         "--search-share", type=float, choices=SHARES, default=0.2, metavar="SHARE", help="of rows kept (%(default)s)"
     )
-    group.add_argument("--search-generations", type=number(1), default=26, metavar="N", help="at most (%(default)s)")
+    group.add_argument("--search-generations", type=number(1), default=13, metavar="N", help="at most (%(default)s)")
     group.add_argument("--search-minutes", type=number(1), metavar="N", help="at most (no limit)")
 
 
