@@ -33,19 +33,24 @@ def prompts(count: int, length: int, seed: int) -> list[list[int]]:
     return [[generator.randint(_LOWEST_ID, _HIGHEST_ID) for _ in range(length)] for _ in range(count)]
 
 
-async def served_speed(url: str, batch: list[list[int]], new_tokens: int) -> float:
-    """Tokens per second of `batch` through the server, from the last first token to the first end."""
+async def served_speed(url: str, batch: list[list[int]], new_tokens: int, **extra: object) -> float:
+    """Tokens per second of `batch` through the server, from the last first token to the first end.
+
+    `extra` goes into the body of each request.
+    """
     limits = httpx.Limits(max_connections=len(batch))
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
         began = time.perf_counter()
-        results = await asyncio.gather(*(_timed(client, prompt, new_tokens, began) for prompt in batch))
+        results = await asyncio.gather(*(_timed(client, prompt, new_tokens, began, **extra) for prompt in batch))
     start, end = max(times[0] for times in results), min(times[-1] for times in results)
     return sum(start < moment <= end for times in results for moment in times) / (end - start)
 
 
-async def _timed(client: httpx.AsyncClient, prompt: list[int], new_tokens: int, began: float) -> list[float]:
+async def _timed(
+    client: httpx.AsyncClient, prompt: list[int], new_tokens: int, began: float, **extra: object
+) -> list[float]:
     offset = time.perf_counter() - began
-    result = await stream(client, prompt, new_tokens, logprobs=0)
+    result = await stream(client, prompt, new_tokens, lambda: None, logprobs=0, **extra)
     return [offset + arrival for arrival in result.arrivals]
 
 
