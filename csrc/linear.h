@@ -318,7 +318,11 @@ class Linear {
         rows = call_.rows / BLOCK_ROWS * BLOCK_ROWS;
         if (rows > 0) run_blocks<BITS>(x, begin, end, rows);
 #endif
-        for (int64_t tile = begin; rows < call_.rows && tile < end; tile++) run_tile<BITS>(x, tile, rows);
+        // Blocks come first, as above: weights of a range stay in the second-level cache.
+        for (; rows < call_.rows; rows += BLOCK_ROWS) {
+            const int64_t stop = std::min(rows + BLOCK_ROWS, call_.rows);
+            for (int64_t tile = begin; tile < end; tile++) run_tile<BITS>(x, tile, rows, stop);
+        }
     }
 
     template <int BITS>
@@ -326,19 +330,19 @@ class Linear {
         return call_.weights + tile * x.groups() * group_bytes(BITS);
     }
 
-    // The rows from `row` on.
+    // The rows of a block, from `row` to stop - 1.
     template <int BITS>
-    void run_tile(const Activations& x, int64_t tile, int64_t row) {
+    void run_tile(const Activations& x, int64_t tile, int64_t row, int64_t stop) {
         const uint8_t* groups = groups_of<BITS>(x, tile);
-        for (; row + ROWS <= call_.rows; row += ROWS) run_rows<BITS, ROWS>(groups, x, tile, row);
+        for (; row + ROWS <= stop; row += ROWS) run_rows<BITS, ROWS>(groups, x, tile, row);
         if constexpr (ROWS > 8) {
-            for (; row + 8 <= call_.rows; row += 8) run_rows<BITS, 8>(groups, x, tile, row);
+            for (; row + 8 <= stop; row += 8) run_rows<BITS, 8>(groups, x, tile, row);
         }
         if constexpr (ROWS > 4) {
-            for (; row + 4 <= call_.rows; row += 4) run_rows<BITS, 4>(groups, x, tile, row);
+            for (; row + 4 <= stop; row += 4) run_rows<BITS, 4>(groups, x, tile, row);
         }
-        for (; row + 2 <= call_.rows; row += 2) run_rows<BITS, 2>(groups, x, tile, row);
-        for (; row < call_.rows; row++) run_rows<BITS, 1>(groups, x, tile, row);
+        for (; row + 2 <= stop; row += 2) run_rows<BITS, 2>(groups, x, tile, row);
+        for (; row < stop; row++) run_rows<BITS, 1>(groups, x, tile, row);
     }
 
 #if defined(__AMX_INT8__)
