@@ -12,6 +12,7 @@ from benchmarks.quality_record import FULL
 from models.calibration_file import find_calibration
 from models.causal_lm import CausalLM
 from models.checkpoint import Checkpoint
+from models.key_statistics import usual_statistics
 from models.loader import load_model
 from models.runner import ModelRunner
 from models.source import default_cache_dir, prepare_model
@@ -89,7 +90,9 @@ class Engine:
         self.variants = tuple(variants)
         noted = subject.driver(variants[0]).policy
         pages = 1 + config.num_lanes * -(-tokens // _PAGE_SIZE)
-        pool = KVPool(pages, _PAGE_SIZE, config.head_dim, load_format(rows), noted.observation, noted.scorer)
+        page_format = load_format(rows)
+        statistics = usual_statistics(model, subject.tokenizer()) if page_format.turns_rows else None
+        pool = KVPool(pages, _PAGE_SIZE, config.head_dim, page_format, noted.observation, noted.scorer, statistics)
         mirror = TableMirror(2 * SLOTS, config.num_layers, config.num_kv_heads, _PAGE_SIZE)
         self.runner = ModelRunner(model, pool, mirror, load_backend("auto", config.head_dim), drivers)
         self.rules = {name: rules_of(driver) for name, driver in drivers.items()}

@@ -56,8 +56,8 @@ class Append {
     void append(int64_t token) const {
         const int64_t d = call_.head_dim, heads = call_.kv_heads * call_.group;
         static thread_local std::vector<float> buffer;
-        if (int64_t(buffer.size()) < 2 * d) buffer.resize(2 * d);
-        float *turned = buffer.data(), *rotated = turned + d;
+        if (int64_t(buffer.size()) < 3 * d) buffer.resize(3 * d);
+        float *turned = buffer.data(), *in_basis = turned + d, *value_in_basis = in_basis + d;
         const float* cosine = rotary_.cosine == nullptr ? nullptr : rotary_.cosine + token * d / 2;
         const float* sine = rotary_.sine == nullptr ? nullptr : rotary_.sine + token * d / 2;
         const float* queries = fused_ + token * features_;
@@ -68,12 +68,15 @@ class Append {
             const int64_t slot = call_.new_slots[token * call_.lanes + first_lane_ + h];
             const float* key = turned;
             rope(keys + h * d, cosine, sine, d, turned);
-            if (call_.signs != nullptr) {
-                rotate(turned, call_.signs, d, rotated);
-                key = rotated;
+            const float* value = values + h * d;
+            if (call_.key_basis != nullptr) {
+                multiply(turned, basis_of(call_, call_.key_basis, first_lane_ + h), d, in_basis);
+                multiply(value, call_.value_basis, d, value_in_basis);
+                key = in_basis;
+                value = value_in_basis;
             }
-            Row::encode(key, (uint8_t*)call_.keys + slot * call_.key_bytes, d);
-            Row::encode(values + h * d, (uint8_t*)call_.values + slot * call_.value_bytes, d);
+            Row::encode(key, (uint8_t*)call_.keys + slot * call_.key_bytes, d, call_.uneven);
+            Row::encode(value, (uint8_t*)call_.values + slot * call_.value_bytes, d, false);
             if (call_.scores)
                 score(queries, first_lane_ + h, call_.state + slot * call_.state_bytes);
             else if (call_.state_bytes)

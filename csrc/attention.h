@@ -139,7 +139,7 @@ class Attention {
 
     // What one thread works in; kept from call to call, since fresh memory costs more than what is done with it.
     struct Scratch {
-        std::vector<float> queries, sums, tops, totals, scores, keys, turned, values, weights;
+        std::vector<float> queries, sums, tops, totals, scores, keys, turned, values, weights, joined;
         const float* key_rows[BLOCK];
         const float* value_rows[BLOCK];
     };
@@ -150,6 +150,7 @@ class Attention {
         for (auto* buffer : {&scratch.queries, &scratch.sums}) grow(*buffer, vectors * d_);
         for (auto* buffer : {&scratch.keys, &scratch.turned, &scratch.values}) grow(*buffer, BLOCK * d_);
         grow(scratch.tops, vectors);
+        grow(scratch.joined, d_);
         grow(scratch.totals, vectors * W);
         grow(scratch.scores, vectors * BLOCK);
         return scratch;
@@ -202,8 +203,8 @@ class Attention {
             const int64_t token = tile.first + v / call_.group, head = tile.head * call_.group + v % call_.group;
             const float* query = queries_ + (token * heads + head) * d_;
             float* out = scratch.queries.data() + v * d_;
-            if (call_.signs != nullptr) {
-                rotate(query, call_.signs, d_, out);
+            if (call_.query_basis != nullptr) {
+                multiply(query, basis_of(call_, call_.query_basis, first_lane_ + tile.head), d_, out);
                 query = out;
             }
             for (int64_t k = 0; k < d_; k += W) store(out + k, load(query + k) * scale);
@@ -347,7 +348,9 @@ class Attention {
                 float* out = output_ + ((tile.first + i) * heads + tile.head * group + g) * d_;
                 const float* first = partials + tile.partial + v * partial_size();
                 float top, total;
-                join(first, vectors * partial_size(), (seen + PART - 1) / PART, out, top, total);
+                float* joined = call_.output_basis == nullptr ? out : scratch.joined.data();
+                join(first, vectors * partial_size(), (seen + PART - 1) / PART, joined, top, total);
+                if (joined != out) multiply(joined, call_.output_basis, d_, out);
                 if (is_noted) {
                     const float* row = scores + tile.scores + v * tile.stride();
                     const F share = fill(1.0f / (total * float(group)));

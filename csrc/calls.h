@@ -28,7 +28,15 @@ struct PagedCall {
     const int64_t* positions;  // [tokens]
     const int64_t* new_slots;  // [tokens, lanes]
     const uint8_t* observed;   // [sequences]
-    const float* signs;        // [head_dim], of the rotation that keys are stored under; null: none
+
+    // What vectors are multiplied by before they are stored or meet stored ones, see paged_kv/basis.py; null: nothing.
+    const float* key_basis;    // [basis_lanes, head_dim, head_dim]
+    const float* query_basis;  // the same
+    const float* value_basis;  // [head_dim, head_dim]
+    const float* output_basis;  // [head_dim, head_dim], undoes that of values in their sums
+    int64_t basis_lanes;       // 1: all lanes alike
+    int64_t uneven;            // the first half of a key takes more bits
+
     int64_t sequences;
     int64_t lanes;
     int64_t table_width;

@@ -25,10 +25,9 @@ class PagedCall(ctypes.Structure):
     _fields_: ClassVar = [
         *[(name, Address) for name in ("keys", "values", "state")],
         *[(name, _INT) for name in ("format", "page_size", "head_dim", "key_bytes", "value_bytes", "state_bytes")],
-        *[
-            (name, Address)
-            for name in ("tables", "slots", "kept", "starts", "positions", "new_slots", "observed", "signs")
-        ],
+        *[(name, Address) for name in ("tables", "slots", "kept", "starts", "positions", "new_slots", "observed")],
+        *[(name, Address) for name in ("key_basis", "query_basis", "value_basis", "output_basis")],
+        *[(name, _INT) for name in ("basis_lanes", "uneven")],
         *[(name, _INT) for name in ("sequences", "lanes", "table_width", "kv_heads", "group")],
         *[(name, _INT) for name in ("measure", "window", "sums")],
         ("decay", ctypes.c_float),

@@ -32,36 +32,33 @@ inline float store_half(void* p, float x) {
     return half_to_float(p);
 }
 
-// Blocks of this many numbers are rotated together: 64, or the largest power of two below that divides n.
-inline int64_t rotated_block(int64_t n) {
-    const int64_t power = n & -n;
-    return power < 64 ? power : 64;
+// out = x times a matrix [n, n], of which rows lie one after the other.
+inline void multiply(const float* x, const float* matrix, int64_t n, float* out) {
+    constexpr int64_t AT_ONCE = 4 * W;
+    int64_t k = 0;
+    for (; k + AT_ONCE <= n; k += AT_ONCE) {
+        F held[4] = {zeros(), zeros(), zeros(), zeros()};
+        for (int64_t i = 0; i < n; i++) {
+            const F number = fill(x[i]);
+            for (int j = 0; j < 4; j++) held[j] = fma(number, load(matrix + i * n + k + j * W), held[j]);
+        }
+        for (int j = 0; j < 4; j++) store(out + k + j * W, held[j]);
+    }
+    for (; k < n; k += W) {
+        F held = zeros();
+        for (int64_t i = 0; i < n; i++) held = fma(fill(x[i]), load(matrix + i * n + k), held);
+        store(out + k, held);
+    }
 }
 
-// y = H (signs * x) / sqrt(block), block by block, with H the Walsh-Hadamard matrix. Keeps dot products as they are.
-inline void rotate(const float* x, const float* signs, int64_t n, float* out) {
-    const int64_t block = rotated_block(n);
-    const float scale = 1.0f / std::sqrt(float(block));
-    for (int64_t i = 0; i < n; i++) out[i] = x[i] * signs[i];
-    for (int64_t start = 0; start < n; start += block) {
-        float* y = out + start;
-        for (int64_t half = 1; half < block; half *= 2) {
-            for (int64_t i = 0; i < block; i += 2 * half) {
-                for (int64_t j = i; j < i + half; j++) {
-                    const float a = y[j], b = y[j + half];
-                    y[j] = a + b;
-                    y[j + half] = a - b;
-                }
-            }
-        }
-    }
-    for (int64_t i = 0; i < n; i++) out[i] *= scale;
+inline const float* basis_of(const PagedCall& call, const float* basis, int64_t lane) {
+    return call.basis_lanes == 1 ? basis : basis + lane * call.head_dim * call.head_dim;
 }
 
 struct Float32Row {
     static constexpr bool is_plain = true;
     static void decode(const uint8_t* stored, float* out, int64_t n) { std::memcpy(out, stored, n * sizeof(float)); }
-    static void encode(const float* x, uint8_t* stored, int64_t n) { std::memcpy(stored, x, n * sizeof(float)); }
+    static void encode(const float* x, uint8_t* stored, int64_t n, bool) { std::memcpy(stored, x, n * sizeof(float)); }
 };
 
 struct Bfloat16Row {
@@ -69,7 +66,7 @@ struct Bfloat16Row {
     static void decode(const uint8_t* stored, float* out, int64_t n) {
         for (int64_t i = 0; i < n; i += W) store(out + i, load_bfloat16((const uint16_t*)stored + i));
     }
-    static void encode(const float* x, uint8_t* stored, int64_t n) {
+    static void encode(const float* x, uint8_t* stored, int64_t n, bool) {
         for (int64_t i = 0; i < n; i++) {
             uint32_t bits;
             std::memcpy(&bits, x + i, 4);
@@ -80,19 +77,14 @@ struct Bfloat16Row {
     }
 };
 
-// Codes from 0 to `levels`, of which a number is code * scale + zero; scale and zero are stored in float16.
-inline void quantise_row(const float* x, int64_t n, float levels, void* scale_at, void* zero_at, uint8_t* codes) {
+inline void bounds(const float* x, int64_t n, float& lowest, float& highest) {
     F low = load(x), high = low;
     for (int64_t i = W; i < n; i += W) {
         low = min(low, load(x + i));
         high = max(high, load(x + i));
     }
-    const float zero = store_half(zero_at, -largest(zeros() - low));
-    const float scale = store_half(scale_at, (largest(high) - zero) / levels);
-    const F step = fill(scale > 0.0f ? scale : 1.0f), most = fill(scale > 0.0f ? levels : 0.0f);
-    for (int64_t i = 0; i < n; i += W) {
-        store_bytes(codes + i, max(min(round((load(x + i) - fill(zero)) / step), most), zeros()));
-    }
+    lowest = -largest(zeros() - low);
+    highest = largest(high);
 }
 
 // n codes of a byte, then scale and zero in float16.
@@ -102,34 +94,124 @@ struct Int8Row {
         const F scale = fill(half_to_float(stored + n)), zero = fill(half_to_float(stored + n + 2));
         for (int64_t i = 0; i < n; i += W) store(out + i, fma(load_bytes(stored + i), scale, zero));
     }
-    static void encode(const float* x, uint8_t* stored, int64_t n) {
-        quantise_row(x, n, 255.0f, stored + n, stored + n + 2, stored);
+    static void encode(const float* x, uint8_t* stored, int64_t n, bool) {
+        constexpr float LEVELS = 255.0f;
+        float low, high;
+        bounds(x, n, low, high);
+        const float zero = store_half(stored + n + 2, low);
+        const float scale = store_half(stored + n, (high - zero) / LEVELS);
+        const F step = fill(scale > 0.0f ? scale : 1.0f), most = fill(scale > 0.0f ? LEVELS : 0.0f);
+        for (int64_t i = 0; i < n; i += W) {
+            store_bytes(stored + i, max(min(round((load(x + i) - fill(zero)) / step), most), zeros()));
+        }
     }
 };
 
-// n / 2 bytes, numbers 0 .. 15 of every 32 in the low halves of 16 bytes and 16 .. 31 in the high ones; scale, zero.
+// n / 2 bytes with the codes of numbers j and j + n / 2, then two scales, and two zeros in halves of a step; how they
+// are chosen is told in paged_kv/formats/int4.py, which finds the same bytes.
 struct Int4Row {
     static constexpr bool is_plain = false;
+
     static void decode(const uint8_t* stored, float* out, int64_t n) {
-        const F scale = fill(half_to_float(stored + n / 2)), zero = fill(half_to_float(stored + n / 2 + 2));
-        for (int64_t i = 0; i < n; i += 32) {
-            for (int j = 0; j < 16; j += W) {
-                store(out + i + j, fma(load_low(stored + i / 2 + j), scale, zero));
-                store(out + i + 16 + j, fma(load_high(stored + i / 2 + j), scale, zero));
+        const int64_t half = n / 2;
+        const uint8_t* end = stored + half;
+        const int low_bits = end[3] & 128 ? 5 : 4;
+        const float low_scale = scale_of(end[0]), high_scale = scale_of(end[1]);
+        const float low_zero = float(int8_t(end[2])) * 0.5f * low_scale;
+        const float high_zero = float(int8_t(end[3] << 1) >> 1) * 0.5f * high_scale;
+        for (int64_t i = 0; i < half; i += W) {
+            store(out + i, fma(load_low(stored + i, low_bits), fill(low_scale), fill(low_zero)));
+            store(out + half + i, fma(load_high(stored + i, low_bits), fill(high_scale), fill(high_zero)));
+        }
+    }
+
+    static void encode(const float* x, uint8_t* stored, int64_t n, bool uneven) {
+        static thread_local std::vector<uint8_t> codes_of_this_thread;
+        if (int64_t(codes_of_this_thread.size()) < n) codes_of_this_thread.resize(n);
+        uint8_t* codes = codes_of_this_thread.data();
+        const int64_t half = n / 2;
+        const int low_bits = uneven ? 5 : 4;
+        uint8_t* end = stored + half;
+        const Rounding low = choose(x, half, float((1 << low_bits) - 1), -128.0f, 127.0f);
+        const Rounding high = choose(x + half, half, float((256 >> low_bits) - 1), -64.0f, 63.0f);
+        low.apply(x, half, codes);
+        high.apply(x + half, half, codes + half);
+        for (int64_t i = 0; i < half; i++) stored[i] = uint8_t(codes[i] | codes[half + i] << low_bits);
+        end[0] = low.place;
+        end[1] = high.place;
+        end[2] = uint8_t(int8_t(low.zero));
+        end[3] = uint8_t((uint8_t(int8_t(high.zero)) & 127) | (uneven ? 128 : 0));
+    }
+
+  private:
+    static constexpr int LARGEST_SCALE = 254;  // 255 is no number
+    static constexpr uint32_t EXPONENT = 110;  // of the smallest scale, as in float32
+    static constexpr int NOTCHES = 4;          // scales that are tried
+    static constexpr float FARTHEST = 31.0f;   // steps that a zero reaches
+
+    // What half a vector is rounded with: code = number / scale - zero / 2.
+    struct Rounding {
+        uint8_t place;
+        float zero;
+        float levels;
+
+        F code(F steps, F& offset) const {
+            offset = steps - fill(zero * 0.5f);
+            return max(min(round(offset), fill(levels)), zeros());
+        }
+        void apply(const float* x, int64_t n, uint8_t* codes) const {
+            const F scale = fill(scale_of(place));
+            F offset;
+            for (int64_t i = 0; i < n; i += W) store_bytes(codes + i, code(load(x + i) / scale, offset));
+        }
+        // Whole numbers, so that they add up to the same in any order.
+        float error(const float* x, int64_t n, float weight) const {
+            const F scale = fill(scale_of(place)), largest_term = fill(131072.0f);
+            F total = zeros(), offset;
+            for (int64_t i = 0; i < n; i += W) {
+                const F nearest = code(load(x + i) / scale, offset);
+                const F missed = (offset - nearest) * fill(weight);
+                total = total + round(min(missed * missed, largest_term));
+            }
+            return sum(total);
+        }
+    };
+
+    static float scale_of(uint8_t place) {
+        const uint32_t bits = place > LARGEST_SCALE ? 0x7fc00000 : (uint32_t(place) << 20) + (EXPONENT << 23);
+        float scale;
+        std::memcpy(&scale, &bits, 4);
+        return scale;
+    }
+
+    static int place_above(float number) {
+        const float limited = number < 0.0f ? 0.0f : number > 32768.0f ? 32768.0f : number;
+        int32_t bits;
+        std::memcpy(&bits, &limited, 4);
+        const int place = ((bits + 0xfffff) >> 20) - int(EXPONENT << 3);
+        return place < 0 ? 0 : place > LARGEST_SCALE ? LARGEST_SCALE : place;
+    }
+
+    static Rounding choose(const float* x, int64_t n, float levels, float lowest, float highest) {
+        float low, high;
+        bounds(x, n, low, high);
+        const int widest = place_above(std::fmax((high - low) / levels, std::fmax(high, -low) / FARTHEST));
+        Rounding best{};
+        float least = INFINITY;
+        for (int notch = 0; notch < NOTCHES; notch++) {
+            const uint8_t place = uint8_t(widest > notch ? widest - notch : 0);
+            const float scale = scale_of(place), weight = scale / scale_of(uint8_t(widest)) * 64.0f;
+            for (const float edge : {low / scale, high / scale - levels}) {
+                const float zero = std::nearbyintf(edge * 2.0f);
+                const Rounding found{place, zero < lowest ? lowest : zero > highest ? highest : zero, levels};
+                const float error = found.error(x, n, weight);
+                if (error < least || (notch == 0 && least == INFINITY)) {
+                    least = error;
+                    best = found;
+                }
             }
         }
-    }
-    static void encode(const float* x, uint8_t* stored, int64_t n) {
-        std::vector<uint8_t>& codes = codes_of_this_thread();
-        if (int64_t(codes.size()) < n) codes.resize(n);
-        quantise_row(x, n, 15.0f, stored + n / 2, stored + n / 2 + 2, codes.data());
-        for (int64_t i = 0; i < n; i += 32) {
-            for (int j = 0; j < 16; j++) stored[i / 2 + j] = uint8_t(codes[i + j] | codes[i + 16 + j] << 4);
-        }
-    }
-    static std::vector<uint8_t>& codes_of_this_thread() {
-        static thread_local std::vector<uint8_t> codes;
-        return codes;
+        return best;
     }
 };
 

@@ -43,10 +43,10 @@ class AttentionBackend(ABC):
         queries, keys, values = parts
         queries, keys = (queries, keys) if rotary is None else (rotary(queries), rotary(keys))
         lanes = slice(layer * batch.kv_heads, (layer + 1) * batch.kv_heads)
-        slots = batch.new_slots[:, lanes].flatten()
-        pool.write(slots, keys.flatten(0, 1), values.flatten(0, 1))
+        slots = batch.new_slots[:, lanes]
+        pool.write(slots, keys, values, lanes.start)
         if pool.scorer is not None:
-            pool.state.flatten(0, 1).index_copy_(0, slots, pool.scorer.state(layer, fused).flatten(0, 1))
+            pool.state.flatten(0, 1).index_copy_(0, slots.flatten(), pool.scorer.state(layer, fused).flatten(0, 1))
         return queries
 
     @abstractmethod

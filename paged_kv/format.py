@@ -10,18 +10,19 @@ from torch import Tensor
 from paged_kv.plugins import load
 
 _HALF_MAX = torch.finfo(torch.float16).max
-_CODES_TOGETHER = 32  # numbers whose 4-bit codes are packed together
+_LEVELS = 255.0
+_WIDEST_VECTOR = 16  # numbers that a kernel takes at once
 
 
 class PageFormat(ABC):
     """Stateless. All that a vector needs, scales included, lies in its own `width` elements, so rows move as bytes.
 
-    `head_dim` must be a multiple of `head_dim_step`. `rotates_keys`: keys are stored under a `Rotation`.
+    `head_dim` must be a multiple of `head_dim_step`. `turns_rows`: rows are stored in a `Basis`.
     """
 
     dtype: torch.dtype
     head_dim_step = 1
-    rotates_keys = False
+    turns_rows = False
 
     @abstractmethod
     def width(self, head_dim: int) -> int:
@@ -34,6 +35,10 @@ class PageFormat(ABC):
     @abstractmethod
     def decode(self, stored: Tensor) -> Tensor:
         """Stored vectors [..., width] to float32 [..., head_dim]."""
+
+    def encode_uneven(self, vectors: Tensor) -> Tensor:
+        """As `encode`, for vectors whose first half counts for more than their second."""
+        return self.encode(vectors)
 
     def bytes_per_row(self, head_dim: int) -> int:
         """Bytes of one row's K and V."""
@@ -60,44 +65,29 @@ class PlainFormat(PageFormat):
 
 
 class QuantizedFormat(PageFormat):
-    """Codes of `bits` bits (8 or 4), then scale and zero of the vector in float16: number = code * scale + zero.
-
-    Two 4-bit codes share a byte: of every 32 numbers, the first 16 lie in the low halves.
-    """
+    """Codes of 8 bits, then scale and zero of the vector in float16: number = code * scale + zero."""
 
     dtype = torch.uint8
-    head_dim_step = _CODES_TOGETHER
-
-    def __init__(self, bits: int, *, rotates_keys: bool = False) -> None:
-        self._bits = bits
-        self.rotates_keys = rotates_keys
+    head_dim_step = _WIDEST_VECTOR
 
     def width(self, head_dim: int) -> int:
         """See `PageFormat.width`."""
-        return head_dim * self._bits // 8 + 4
+        return head_dim + 4
 
     def encode(self, vectors: Tensor) -> Tensor:
         """See `PageFormat.encode`."""
-        levels = float(2**self._bits - 1)
         vectors = vectors.float()
         zero = _half(vectors.amin(dim=-1, keepdim=True))
-        scale = _half((vectors.amax(dim=-1, keepdim=True) - zero.float()) / levels)
+        scale = _half((vectors.amax(dim=-1, keepdim=True) - zero.float()) / _LEVELS)
         step = torch.where(scale > 0, scale, 1).float()
-        codes = ((vectors - zero.float()) / step).round().clamp(0, levels).masked_fill(scale == 0, 0).to(torch.uint8)
-        if self._bits == 4:
-            low, high = codes.unflatten(-1, (-1, 2, _CODES_TOGETHER // 2)).unbind(-2)
-            codes = (low | high << 4).flatten(-2)
+        codes = ((vectors - zero.float()) / step).round().clamp(0, _LEVELS).masked_fill(scale == 0, 0).to(torch.uint8)
         return torch.cat((codes, scale.view(torch.uint8), zero.view(torch.uint8)), dim=-1)
 
     def decode(self, stored: Tensor) -> Tensor:
         """See `PageFormat.decode`."""
         scale = stored[..., -4:-2].contiguous().view(torch.float16).float()
         zero = stored[..., -2:].contiguous().view(torch.float16).float()
-        codes = stored[..., :-4]
-        if self._bits == 4:
-            packed = codes.unflatten(-1, (-1, _CODES_TOGETHER // 2))
-            codes = torch.cat((packed & 15, packed >> 4), dim=-1).flatten(-2)
-        return codes * scale + zero
+        return stored[..., :-4] * scale + zero
 
 
 def _half(numbers: Tensor) -> Tensor:

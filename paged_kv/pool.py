@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from paged_kv.basis import Basis, KeyStatistics
 from paged_kv.format import PageFormat
 from paged_kv.observation import Observation
-from paged_kv.rotation import Rotation
 from paged_kv.scoring import LinearScorer
 
 
@@ -33,6 +33,7 @@ class KVPool:
         page_format: PageFormat,
         observation: Observation | None = None,
         scorer: LinearScorer | None = None,
+        statistics: KeyStatistics | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         assert observation is None or scorer is None, "a row has one state"
@@ -41,7 +42,7 @@ class KVPool:
         self.format = page_format
         self.observation = observation
         self.scorer = scorer
-        self.rotation = Rotation(head_dim) if page_format.rotates_keys else None
+        self.basis = Basis(head_dim, statistics) if page_format.turns_rows else None
         width = page_format.width(head_dim)
         self.keys = _zeros((num_pages, page_size, width), page_format.dtype, device)
         self.values = _zeros((num_pages, page_size, width), page_format.dtype, device)
@@ -53,11 +54,18 @@ class KVPool:
         """What one page costs, everything included."""
         return page_size * (page_format.bytes_per_row(head_dim) + state_bytes)
 
-    def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store new rows: `slots` int64 [n], `keys` and `values` float [n, head_dim]. Their state starts at zero."""
-        keys = keys if self.rotation is None else self.rotation(keys)
-        self.keys.flatten(0, 1).index_copy_(0, slots, self.format.encode(keys))
-        self.values.flatten(0, 1).index_copy_(0, slots, self.format.encode(values))
+    def write(self, slots: Tensor, keys: Tensor, values: Tensor, first_lane: int = 0) -> None:
+        """Store new rows of neighbouring lanes, `slots` int64 [n, lanes]; their state starts at zero.
+
+        `keys` and `values` float [n, lanes, head_dim].
+        """
+        encode = self.format.encode
+        if self.basis is not None:
+            keys, values = self.basis.turn_keys(keys, first_lane), values.float() @ self.basis.values
+            encode = self.format.encode_uneven if self.basis.is_uneven else encode
+        slots = slots.flatten()
+        self.keys.flatten(0, 1).index_copy_(0, slots, encode(keys.flatten(0, 1)))
+        self.values.flatten(0, 1).index_copy_(0, slots, self.format.encode(values.flatten(0, 1)))
         if self.observation is not None:
             self.state.flatten(0, 1).index_fill_(0, slots, 0)
 

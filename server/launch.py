@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from csrc.library import Kernels, KernelsMissing
+from models.causal_lm import CausalLM
 from models.checkpoint import Checkpoint
 from models.config import ModelConfig
+from models.key_statistics import usual_statistics
 from models.loader import load_model
 from models.runner import ModelRunner
 from models.source import default_cache_dir, prepare_model
@@ -67,7 +69,7 @@ def assemble(options: EngineOptions) -> Assembly:
     tokenizer = Tokenizer.from_folder(checkpoint.folder, _chat_template(options))
     backend = _backend(options, model.config)
     options = _settled(options, model.config, backend, policies[options.kv_policy], quantize=quantize)
-    pool = _pool(options, model.config, policies[options.kv_policy])
+    pool = _pool(options, model, tokenizer, policies[options.kv_policy])
     drivers = drivers_of(policies, asked, options, model.config.num_kv_heads, calibration)
     config = _scheduler_config(options, model.config, checkpoint, pool, drivers)
     mirror = TableMirror(options.max_num_seqs, model.config.num_layers, model.config.num_kv_heads, options.page_size)
@@ -148,8 +150,8 @@ def _row_format(options: EngineOptions, model: ModelConfig, backend: AttentionBa
     return "int8" if fits and backend.reads_in_place else "float32"
 
 
-def _pool(options: EngineOptions, model: ModelConfig, policy: Policy) -> KVPool:
-    name = options.kv_cache_dtype
+def _pool(options: EngineOptions, lm: CausalLM, tokenizer: Tokenizer, policy: Policy) -> KVPool:
+    name, model = options.kv_cache_dtype, lm.config
     try:
         page_format = load_format(name)
     except ValueError as error:
@@ -167,8 +169,17 @@ def _pool(options: EngineOptions, model: ModelConfig, policy: Policy) -> KVPool:
             f"--kv-cache-memory-bytes {memory} holds {memory // page} pages of {page} bytes, but one sequence needs "
             f"{least}; give at least {least * page // 2**20 + 1}MiB"
         )
+    statistics = usual_statistics(lm, tokenizer) if page_format.turns_rows else None
     try:
-        return KVPool(memory // page, options.page_size, model.head_dim, page_format, policy.observation, policy.scorer)
+        return KVPool(
+            memory // page,
+            options.page_size,
+            model.head_dim,
+            page_format,
+            policy.observation,
+            policy.scorer,
+            statistics,
+        )
     except MemoryError as error:
         raise LaunchError(
             f"--kv-cache-memory-bytes {memory} is more than this machine gives to a process; it has "

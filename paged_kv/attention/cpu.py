@@ -63,7 +63,7 @@ class CpuBackend(AttentionBackend):
     def _prepare(self, pool: KVPool, batch: PagedBatch) -> None:
         self._starts = torch.tensor(batch.starts, dtype=torch.int64)
         self._observed = torch.tensor(batch.observed, dtype=torch.uint8)
-        observation = pool.observation
+        observation, basis = pool.observation, pool.basis
         self._call = PagedCall(
             keys=address(pool.keys),
             values=address(pool.values),
@@ -81,7 +81,12 @@ class CpuBackend(AttentionBackend):
             positions=address(batch.positions),
             new_slots=address(batch.new_slots),
             observed=address(self._observed),
-            signs=address(pool.rotation.signs) if pool.rotation else None,
+            key_basis=address(basis.keys) if basis else None,
+            query_basis=address(basis.queries) if basis else None,
+            value_basis=address(basis.values) if basis else None,
+            output_basis=address(basis.outputs) if basis else None,
+            basis_lanes=basis.keys.shape[0] if basis else 0,
+            uneven=int(basis is not None and basis.is_uneven),
             sequences=batch.num_sequences,
             lanes=batch.tables.shape[1],
             table_width=batch.tables.shape[2],

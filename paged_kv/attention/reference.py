@@ -33,14 +33,15 @@ class ReferenceBackend(AttentionBackend):
 
     def attend(self, pool: KVPool, layer: int, queries: Tensor, batch: PagedBatch) -> Tensor:
         """See `AttentionBackend.attend`."""
-        queries = queries if pool.rotation is None else pool.rotation(queries)
         output = torch.empty_like(queries, dtype=torch.float32)
         lanes = slice(layer * batch.kv_heads, (layer + 1) * batch.kv_heads)
+        if pool.basis is not None:
+            queries = pool.basis.turn_queries(queries, lanes.start, batch.kv_heads)
         for members in _groups(batch, batch.kept[:, lanes].amax(dim=1).tolist()):
             tokens = slice(batch.starts[members.start], batch.starts[members.stop])
             group = queries[tokens].float().view(len(members), -1, *queries.shape[1:])
             output[tokens] = self._attend_group(pool, lanes, group, batch, members).flatten(0, 1)
-        return output
+        return output if pool.basis is None else output @ pool.basis.outputs
 
     def _attend_group(self, pool: KVPool, lanes: slice, queries: Tensor, batch: PagedBatch, members: range) -> Tensor:
         """Attention of `queries` [S, n, heads, head_dim], n new tokens of each member; same shape back."""

@@ -2,4 +2,4 @@
 
 from paged_kv.format import QuantizedFormat
 
-FORMAT = QuantizedFormat(8)
+FORMAT = QuantizedFormat()

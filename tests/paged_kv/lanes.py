@@ -7,15 +7,22 @@ import torch
 from torch import Tensor
 
 from paged_kv.allocator import PageAllocator
+from paged_kv.basis import KeyStatistics
 from paged_kv.batch import PagedBatch, TableMirror
 from paged_kv.format import load_format
 from paged_kv.observation import Observation
 from paged_kv.pool import KVPool
-from paged_kv.rotation import Rotation
 from paged_kv.scoring import LinearScorer
 from paged_kv.table import PageTable
 
 HEAD_DIM = 32
+
+
+def made_up_statistics(lanes: int, head_dim: int) -> KeyStatistics:
+    """Of keys with means of their own, and with numbers that matter more than others."""
+    random = torch.Generator().manual_seed(lanes)
+    means = 2 * torch.randn(lanes, head_dim, generator=random)
+    return KeyStatistics(means, *(4 * torch.rand(2, lanes, head_dim, generator=random)))
 
 
 class World:
@@ -33,10 +40,12 @@ class World:
         page_format: str = "float32",
         observation: Observation | None = None,
         scorer: LinearScorer | None = None,
+        is_measured: bool = False,
         seed: int = 0,
     ) -> None:
         self.num_layers, self.kv_heads, self.group, self.head_dim = num_layers, kv_heads, group, head_dim
-        self.pool = KVPool(num_pages, page_size, head_dim, load_format(page_format), observation, scorer)
+        statistics = made_up_statistics(num_layers * kv_heads, head_dim) if is_measured else None
+        self.pool = KVPool(num_pages, page_size, head_dim, load_format(page_format), observation, scorer, statistics)
         self.allocator = PageAllocator(num_pages)
         self.mirror = TableMirror(8, num_layers, kv_heads, page_size)
         self.tables: dict[int, PageTable] = {}
@@ -63,8 +72,8 @@ class World:
         tokens = sum(counts.values())
         for lane in range(self.num_lanes):
             keys, values = self.normal(tokens, self.head_dim), self.normal(tokens, self.head_dim)
-            self.pool.write(batch.new_slots[:, lane], keys, values)
-            keys, values = self._as_stored(keys, self.pool.rotation), self._as_stored(values)
+            self.pool.write(batch.new_slots[:, lane : lane + 1], keys.unsqueeze(1), values.unsqueeze(1), lane)
+            keys, values = self._as_stored(keys, values, lane)
             rows = iter(zip(keys, values, strict=True))
             for slot, count in counts.items():
                 self.rows[slot][lane].extend(next(rows) for _ in range(count))
@@ -72,10 +81,16 @@ class World:
             self.positions[slot] = self.positions.get(slot, 0) + count
         return batch
 
-    def _as_stored(self, vectors: Tensor, rotation: Rotation | None = None) -> Tensor:
-        """`vectors` [n, head_dim] after the loss of precision that the pool's format means."""
-        basis = torch.eye(self.head_dim) if rotation is None else rotation(torch.eye(self.head_dim))
-        return self.pool.format.decode(self.pool.format.encode(vectors @ basis)) @ basis.T
+    def _as_stored(self, keys: Tensor, values: Tensor, lane: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [n, head_dim] of a lane after the loss of precision that the pool's format means."""
+        page_format, basis = self.pool.format, self.pool.basis
+        if basis is None:
+            return page_format.decode(page_format.encode(keys)), page_format.decode(page_format.encode(values))
+        turned = basis.turn_keys(keys.unsqueeze(1), lane)[:, 0]
+        back = torch.linalg.inv(basis.keys[lane if basis.is_uneven else 0])
+        encode = page_format.encode_uneven if basis.is_uneven else page_format.encode
+        keys = page_format.decode(encode(turned)) @ back
+        return keys, page_format.decode(page_format.encode(values @ basis.values)) @ basis.outputs
 
     def truncate(self, slot: int, kept: list[int]) -> None:
         """Drop rows behind `kept` per lane, as if evicted from the end; their pages are poisoned."""

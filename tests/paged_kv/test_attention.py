@@ -57,8 +57,9 @@ def test_mixed_batches(backend: AttentionBackend, page_format: str, page_size: i
     ("page_format", "head_dim"),
     [("float32", size) for size in (16, 48, 64, 80, 128)] + [("int4", size) for size in (32, 64, 96, 128)],
 )
-def test_widths_of_rows(backend: AttentionBackend, page_format: str, head_dim: int) -> None:
-    world = World(num_layers=1, kv_heads=2, group=3, head_dim=head_dim, page_format=page_format)
+@pytest.mark.parametrize("is_measured", [True, False])
+def test_widths_of_rows(backend: AttentionBackend, page_format: str, head_dim: int, is_measured: bool) -> None:
+    world = World(head_dim=head_dim, page_format=page_format, is_measured=is_measured)
     assert_matches(backend, world, {0: 70, 1: 1})
     assert_matches(backend, world, {0: 1, 1: 3})
 
@@ -76,7 +77,7 @@ def test_a_query_gets_the_same_bits_in_any_chunk(variant: str, head_dim: int) ->
             done = sum(output.shape[0] for output in outputs)
             part = slice(done, done + count)
             batch = world.append({0: count})
-            world.pool.write(batch.new_slots[:, 0], keys[part, 0], values[part, 0])
+            world.pool.write(batch.new_slots, keys[part], values[part])
             outputs.append(backend.attend(world.pool, 0, queries[part], batch))
         results.append(torch.cat(outputs))
     assert all(torch.equal(result, results[0]) for result in results)
@@ -120,8 +121,7 @@ def test_what_is_observed_does_not_depend_on_the_chunking(
         for count in chunks:
             batch = world.append({0: count}, observed=True)
             part = slice(first, first + count)
-            for lane in range(world.num_lanes):
-                world.pool.write(batch.new_slots[:, lane], keys[part, lane], values[part, lane])
+            world.pool.write(batch.new_slots, keys[part], values[part])
             backend.attend(world.pool, 0, queries[part], batch)
             first += count
         state = world.pool.state.flatten(0, 1)[world.mirror.slots_of_rows(0)]

@@ -150,8 +150,7 @@ def test_best_rows_by_the_formula_survive(name: str, page_format: str) -> None:
     driver = EvictionDriver(policy, sinks=0, recent=0, lanes="uniform", kv_heads=3, pool=policy.defaults.pool)
     left = driver.compress(world.pool, world.mirror, Target(0, 3 * KEEP, QUERIES))
     assert left.tolist() == [KEEP] * 3
-    rotation = world.pool.rotation
-    basis = torch.eye(HEAD_DIM) if rotation is None else rotation(torch.eye(HEAD_DIM))
+    basis = torch.eye(HEAD_DIM) if world.pool.basis is None else world.pool.basis.keys[0]
     slots = world.mirror.slots_of_rows(0)
     for lane, rows in enumerate(before):
         keys, values = (torch.stack(part).double().numpy() for part in zip(*rows, strict=True))

@@ -40,10 +40,8 @@ def test_row_for_row(
         if step % 7 == 0:
             k[:] = 0.0  # equal keys make equal weights, hence ties
         batch = world.append({0: 1}, observed=True)
+        world.pool.write(batch.new_slots, torch.from_numpy(k)[None], torch.from_numpy(v)[None])
         for lane in range(kv_heads):
-            world.pool.write(
-                batch.new_slots[:, lane], torch.from_numpy(k[lane : lane + 1]), torch.from_numpy(v[lane : lane + 1])
-            )
             positions[lane].append(step)
         got = backend.attend(world.pool, 0, torch.from_numpy(2 * q)[None], batch)
         np.testing.assert_allclose(got[0].numpy(), dense.step(2 * q, k, v), rtol=2e-5, atol=2e-5)
