@@ -11,7 +11,7 @@ from paged_kv.plugins import load
 
 _HALF_MAX = torch.finfo(torch.float16).max
 _LEVELS = 255.0
-_WIDEST_VECTOR = 16  # numbers that a kernel takes at once
+_STEP = 32  # numbers: a multiple of what any kernel takes at once
 
 
 class PageFormat(ABC):
@@ -68,7 +68,7 @@ class QuantizedFormat(PageFormat):
     """Codes of 8 bits, then scale and zero of the vector in float16: number = code * scale + zero."""
 
     dtype = torch.uint8
-    head_dim_step = _WIDEST_VECTOR
+    head_dim_step = _STEP
 
     def width(self, head_dim: int) -> int:
         """See `PageFormat.width`."""
