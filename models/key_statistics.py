@@ -16,7 +16,7 @@ from paged_kv.rotary import Rotary
 
 
 def usual_statistics(model: CausalLM, tokenizer: Tokenizer) -> KeyStatistics:
-    """Those of a text of five hundred words or so: no more time than a prompt of that length takes."""
+    """Those of a text of some 370 words; it takes as long as a prompt of that length."""
     return key_statistics(model, tokenizer.encode(SAMPLE_TEXT)[: model.config.max_position])
 
 
