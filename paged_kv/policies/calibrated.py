@@ -24,14 +24,14 @@ class Calibrated(CalibratedPolicy):
     """First the rows with the highest score for being repeated, so that facts survive.
 
     They are the share `needed` of the tokens seen, for a text has so many facts whatever the budget is, but at most the
-    share `recalled` of what stays. The others go by that score plus `flow` times the score for being attended to by the
-    text that follows, so that the text can go on. Lanes compete, because the scores are logarithms of weights and
-    comparable between all.
+    share `recalled` of what stays beside the protected rows. The others go by that score plus `flow` times the score
+    for being attended to by the text that follows, so that the text can go on. Lanes compete, because the scores are
+    logarithms of weights and comparable between all.
     """
 
     comparable: ClassVar[bool] = True
     needed: float = 0.07
-    recalled: float = 0.7
+    recalled: float = 0.9
     flow: float = 6.0
     scorer: LinearScorer | None = None
 
@@ -49,7 +49,8 @@ class Calibrated(CalibratedPolicy):
         assert view.written is not None
         recall, flow = view.written.unbind(-1)
         held = recall[view.age >= 0]
-        first = min(self.needed * view.seen, self.recalled * view.keep) * view.kept.numel()
+        free = max(0, view.keep - self.defaults.sinks - self.defaults.recent)
+        first = min(self.needed * view.seen, self.recalled * free) * view.kept.numel()
         first = min(int(first), held.numel())
         least = held.kthvalue(held.numel() + 1 - first).values if first else torch.inf
         return recall + self.flow * flow + torch.where(recall >= least, _FIRST, 0.0)

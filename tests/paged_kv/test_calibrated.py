@@ -13,12 +13,12 @@ from paged_kv.policies.calibrated import Calibrated
 from paged_kv.policy import ScoreView, load_policy
 
 
-@pytest.mark.parametrize("kept", [[12, 12, 12], [12, 5, 1]])
-@pytest.mark.parametrize(("keep", "expected"), [(1, 1), (4, 6), (8, 9)])
+@pytest.mark.parametrize("kept", [[40, 40, 40], [40, 25, 5]])
+@pytest.mark.parametrize(("keep", "expected"), [(1, 0), (20, 0), (22, 3), (24, 6), (30, 9)])
 def test_what_is_needed_goes_by_recall_and_the_rest_by_both_scores(kept: list[int], keep: int, expected: int) -> None:
-    """By recall alone: at most half of what stays, and no more than a tenth of the tokens seen, in all lanes."""
-    written = torch.randn(3, 12, 2, generator=torch.Generator().manual_seed(keep))
-    view = ScoreView(torch.arange(12), torch.tensor(kept), None, keep, 30, written=written)
+    """By recall alone: at most half of what stays beside 20 protected rows, and a tenth of the tokens seen."""
+    written = torch.randn(3, 40, 2, generator=torch.Generator().manual_seed(keep))
+    view = ScoreView(torch.arange(40), torch.tensor(kept), None, keep, 30, written=written)
     policy = Calibrated(needed=0.1, recalled=0.5, flow=2.0)
     survives = EvictionDriver(policy, 0, 0, "global", kv_heads=1).choose(policy.score(view), view, 3 * keep)
     rows = [(lane, row) for lane, count in enumerate(kept) for row in range(count)]
