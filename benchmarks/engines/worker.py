@@ -99,7 +99,8 @@ def peak_memory(process: int) -> int:
         for thread in Path(f"/proc/{process}/task").iterdir()
         for child in (thread / "children").read_text().split()
     ]
-    return int(fields["VmHWM"].split()[0]) * 1024 + sum(map(peak_memory, children))
+    own = fields.get("VmHWM", "0 kB")  # a child that has ended, and that nobody has asked after, has no memory
+    return int(own.split()[0]) * 1024 + sum(map(peak_memory, children))
 
 
 def _claim_stdout() -> TextIO:

@@ -85,6 +85,13 @@ def test_peak_memory_counts_living_children() -> None:
     assert together > alone > 2**20
 
 
+def test_a_child_that_has_ended_but_was_not_waited_for_has_no_memory() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as child:
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert peak_memory(child.pid) == 0
+        assert peak_memory(os.getpid()) > 2**20
+
+
 def test_what_others_took_is_neither_idle_nor_ours() -> None:
     before, after = CpuTime(total=100.0, busy=50.0, own=10.0), CpuTime(total=120.0, busy=65.0, own=20.0)
     assert taken_by_others(before, after) == (15.0 - 10.0) / 20.0
