@@ -10,6 +10,15 @@
 
 namespace SIMD_VARIANT {
 
+// a * b + c, rounded once where the CPU can.
+inline float fused(float a, float b, float c) {
+#if defined(__FMA__)
+    return __builtin_fmaf(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
 // Turns the halves of x together; a null cosine leaves x as it is.
 inline void rope(const float* x, const float* cosine, const float* sine, int64_t n, float* out) {
     if (cosine == nullptr) {
@@ -18,8 +27,8 @@ inline void rope(const float* x, const float* cosine, const float* sine, int64_t
     }
     for (int64_t i = 0; i < n / 2; i++) {
         const float a = x[i], b = x[i + n / 2];
-        out[i] = a * cosine[i] - b * sine[i];
-        out[i + n / 2] = b * cosine[i] + a * sine[i];
+        out[i] = fused(a, cosine[i], -(b * sine[i]));
+        out[i + n / 2] = fused(b, cosine[i], a * sine[i]);
     }
 }
 
