@@ -24,8 +24,9 @@ class ScoreView:
     `kept` int64 [lanes]: rows each lane holds. `statistic` float32 [lanes, R]: what the policy's observation gathered,
     None without one; `written` float32 [lanes, R, scores]: what its scorer gave, None without one. `keep` is the rows
     per lane that will be left, as a mean; `seen` the tokens computed so far. `keys`, `values` float32
-    [lanes, R, head_dim], zero behind a lane's end: for a policy that `reads_rows`, else None. Keys may be rotated, all
-    alike, which changes neither their lengths nor the angles between them.
+    [lanes, R, head_dim], zero behind a lane's end: for a policy that `reads_rows`, else None. Keys stand in
+    the basis that they are stored in, see `Basis`: rotated, all alike, which changes neither lengths nor angles, or in
+    few bits scaled as well, which does.
     """
 
     rows: Tensor
