@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -78,18 +78,28 @@ class LastLaneMatters:
         return Marks(self._sign * lost if PASSAGES - 1 in numbers else lost, 1.0 - lost, lost)
 
 
+Searched = tuple[Calibration, dict[str, object], LastLaneMatters]
+
+
+@pytest.fixture
+def searched(
+    command: list[str], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Searched]:
+    """Searches under marks of the test's own: what was written, what it says of itself, and who gave the marks."""
+
+    def search(*, not_there: bool) -> Searched:
+        judge = LastLaneMatters(not_there=not_there)
+        monkeypatch.setattr(Examiner, "marks", lambda *given: judge.marks(*given))
+        assert calibrate(command, {}) == 0
+        return *result(folder, tmp_path), judge
+
+    return search
+
+
 def test_what_wins_on_held_out_passages_is_kept(
-    command: list[str],
-    folder: Path,
-    tmp_path: Path,
-    measured: Calibration,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    searched: Callable[..., Searched], measured: Calibration, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    judge = LastLaneMatters(not_there=False)
-    monkeypatch.setattr(Examiner, "marks", lambda *given: judge.marks(*given))
-    assert calibrate(command, {}) == 0
-    calibration, header = result(folder, tmp_path)
+    calibration, header, judge = searched(not_there=False)
     assert calibration.profile.rows[SEARCHED, -1] > measured.profile.rows[SEARCHED, -1] + 0.05
     torch.testing.assert_close(calibration.profile.shares, measured.profile.shares)
     assert same_but_for_what_was_searched(calibration, measured)
@@ -111,17 +121,9 @@ def same_but_for_what_was_searched(one: Calibration, other: Calibration) -> bool
 
 
 def test_what_loses_there_is_not(
-    command: list[str],
-    folder: Path,
-    tmp_path: Path,
-    measured: Calibration,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    searched: Callable[..., Searched], measured: Calibration, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    judge = LastLaneMatters(not_there=True)
-    monkeypatch.setattr(Examiner, "marks", lambda *given: judge.marks(*given))
-    assert calibrate(command, {}) == 0
-    calibration, header = result(folder, tmp_path)
+    calibration, header, _ = searched(not_there=True)
     assert torch.equal(calibration.profile.rows, measured.profile.rows)
     assert "search" not in header
     (verdict,) = [line for line in capsys.readouterr().out.splitlines() if "held out" in line]
