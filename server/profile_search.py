@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 
 from tqdm import tqdm
 
@@ -80,13 +80,13 @@ def searched_profile(
 
 def _evolve(search: LaneSearch, examiner: Examiner, start: LaneProfile, exams: int, options: SearchOptions) -> None:
     """Lets `search` go on with the first `exams` of `examiner`, as long as `options` say, or until Ctrl-C."""
-    end = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+    end = None if options.minutes is None else monotonic() + 60 * options.minutes
     best = 0.0
     known: dict[int, float] = {}  # losses of the profile before
     with tqdm(total=options.generations, desc="Evolving lanes", unit="generation") as bar:
         try:
             for generation in range(options.generations):
-                if end is not None and time.monotonic() >= end:
+                if end is not None and monotonic() >= end:
                     break
                 batch = [(generation * _BATCH + each) % exams for each in range(min(_BATCH, exams))]
                 for number in batch:

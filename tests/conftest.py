@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,13 @@ from models.source import default_cache_dir, prepare_model
 
 settings.register_profile("scissorserve", deadline=None)  # a busy machine is no failure
 settings.load_profile("scissorserve")
+
+_SECONDS_TO_EXIT = 60.0
+
+
+def pytest_sessionfinish() -> None:
+    """See to it that a thread that outlives its test fails the run, and says where it is, instead of hanging it."""
+    faulthandler.dump_traceback_later(_SECONDS_TO_EXIT, exit=True, file=sys.__stderr__)
 
 
 @pytest.fixture(scope="session")

@@ -63,3 +63,12 @@ def test_every_policy_is_documented() -> None:
     text = (ROOT / "docs/eviction.md").read_text(encoding="utf-8")
     for name in names("paged_kv.policies"):
         assert f"| `{name}` |" in text
+
+
+def test_no_test_replaces_a_clock_of_the_whole_process() -> None:
+    """An event loop in another thread would sleep until a time that never comes."""
+    for path in (ROOT / "tests").rglob("*.py"):
+        found = re.search(
+            r"""setattr\(\s*(["'][\w.]*\btime\.|(\w+\.)*time,|["'](?:time|asyncio)\.)""", path.read_text("utf-8")
+        )
+        assert not found, f"{path.name}: {found and found[0]}"

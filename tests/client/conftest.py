@@ -128,7 +128,7 @@ def host() -> Iterator[tuple[FastAPI, str]]:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(1024)
-        thread = threading.Thread(target=server.run, args=([listener],))
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         deadline = time.monotonic() + 30
         while not server.started and time.monotonic() < deadline:
@@ -137,6 +137,7 @@ def host() -> Iterator[tuple[FastAPI, str]]:
         yield app, f"http://127.0.0.1:{listener.getsockname()[1]}"
         server.should_exit = True
         thread.join(timeout=30)
+        assert not thread.is_alive(), "the mock server does not end"
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ def test_time_that_is_over_ends_it(command: list[str], tmp_path: Path, monkeypat
     judge = LastLaneMatters(not_there=False)
     monkeypatch.setattr(Examiner, "marks", lambda *given: judge.marks(*given))
     seconds = iter(range(0, 10**6, 30))
-    monkeypatch.setattr("server.profile_search.time.monotonic", lambda: next(seconds))
+    monkeypatch.setattr("server.profile_search.monotonic", lambda: next(seconds))
     assert calibrate([*command[:-1], "100000", "--search-minutes", "2"], {}) == 0
     assert len(judge.asked) < 100
     assert (tmp_path / "it").is_file()
