@@ -13,7 +13,8 @@ from scheduler.request import TokenLogprob
 def logprob_of(row: Row, token: int, num_top: int, asked: Sequence[int] = ()) -> TokenLogprob:
     """Log probability of `token` under logits `row` [vocab], with the `num_top` best alternatives.
 
-    With `asked`, the alternatives are these ids, best first, whatever their number.
+    With `asked`, the alternatives are these ids, best first, whatever their number. Where `token` is among them, it has
+    the very same number there: clients look for it by that.
     """
     total = log_total(row)
     if asked:
@@ -21,5 +22,5 @@ def logprob_of(row: Row, token: int, num_top: int, asked: Sequence[int] = ()) ->
         ids = among[np.argsort(-row[among], kind="stable")]
     else:
         ids = best_ids(row, min(num_top, row.size))
-    top = zip(ids.tolist(), (row[ids] - total).tolist(), strict=True)
+    top = zip(ids.tolist(), (row[ids].astype(np.float64) - total).tolist(), strict=True)
     return TokenLogprob(token, float(row[token]) - total, tuple(top))

@@ -299,6 +299,15 @@ def test_logprobs_are_of_the_model_itself() -> None:
     assert [value for _, value in logprob.top] == pytest.approx(expected[best], abs=1e-5)
 
 
+def test_a_token_has_the_same_logprob_among_the_alternatives() -> None:
+    """lm-eval tells by that whether a token was the likeliest."""
+    for seed in range(50):
+        row = _random_logits(40, 3.0, seed)
+        for token in best_ids(row, 5).tolist():
+            for scored in (logprob_of(row, token, 5), logprob_of(row, token, 0, (token, 1))):
+                assert dict(scored.top)[token] == scored.logprob
+
+
 def test_more_alternatives_than_there_are_tokens() -> None:
     for seed, token in enumerate([0, 3, 1]):
         row = _random_logits(4, 2.0, seed) + np.float32(1e4)
