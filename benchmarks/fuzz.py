@@ -34,6 +34,7 @@ _ANSWER_SECONDS = 30.0  # after which the client gives a request up, as real one
 _SILENCE_SECONDS = 0.1  # for requests that are not complete
 _CANARY_EVERY = 100
 _MOST_CUTS = 300
+_MOST_LOG = 20_000  # characters that are shown: the exception stands at a traceback's end
 
 
 class Failed(Exception):
@@ -189,7 +190,7 @@ def run(seed: int, seconds: float, concurrent: int, *, show: bool = True) -> Out
         log.seek(0)
         text = log.read().decode(errors="replace")
     if outcome.failure is None and "Traceback" in text:
-        outcome.failure = "the log holds a traceback: ..." + text[text.index("Traceback") :][:3000]
+        outcome.failure = "the log holds a traceback: ..." + text[text.index("Traceback") :][:_MOST_LOG]
     return outcome
 
 
