@@ -7,22 +7,19 @@
 #include <vector>
 
 #include "calls.h"
+#include "code_rows.h"
+#include "number_rows.h"
 #include "rows.h"
-#include "scores.h"
 #include "simd.h"
+#include "softmax.h"
 #include "threads.h"
 
 namespace SIMD_VARIANT {
 
-constexpr int64_t BLOCK = 64;                   // rows whose keys and values stay in the first-level cache
 constexpr int64_t AHEAD_ROWS = 32;              // rows that are asked for before they are needed
 constexpr int64_t PART = 512;                   // rows that one task takes: long lanes are shared between threads
 constexpr int64_t TILE = 48;                    // query vectors that share a block
 constexpr int64_t WAVE_FLOATS = int64_t(8) << 20;  // weights kept at once for the observation
-constexpr int64_t MANY = 16;                    // query vectors for which turning the keys of a block pays
-constexpr int QUERIES = W == 16 ? 4 : 3;        // query vectors that share loads of values
-constexpr int CHUNKS = 4;                       // vectors of values that a loop holds
-constexpr float HIDDEN = -INFINITY;
 
 // A few new tokens of one sequence and one KV head: all query vectors that see the same lane.
 struct Tile {
@@ -60,8 +57,8 @@ class Attention {
                 }
                 wave.push_back(tile);
             }
-            grow(partials_, partials);
-            grow(scores_, floats);
+            Softmax::grow(partials_, partials);
+            Softmax::grow(scores_, floats);
             run_wave(wave);
         }
     }
@@ -76,10 +73,6 @@ class Attention {
 
     // A partial result: the largest score, the sum of weights, and the weighted sum of values.
     int64_t partial_size() const { return d_ + 2; }
-
-    static void grow(std::vector<float>& buffer, int64_t floats) {
-        if (int64_t(buffer.size()) < floats) buffer.resize(floats);
-    }
 
     std::vector<Tile> plan() const {
         std::vector<Tile> tiles;
@@ -121,94 +114,86 @@ class Attention {
         float* partials = partials_.data();
         float* scores = scores_.data();
         parallel_ranges(tasks.size(), 1, [&](int64_t begin, int64_t end) {
-            Scratch& scratch = scratch_of_this_thread();
             for (int64_t i = begin; i < end; i++) {
                 const Tile& tile = wave[tasks[i].tile];
-                attend(tile, tasks[i].part, partials, scores, scratch);
-                if (is_simple) finish(tile, partials, scores, scratch);
+                attend(tile, tasks[i].part, partials, scores);
+                if (is_simple) finish(tile, partials, scores);
             }
         });
         if (is_simple) return;
         parallel_ranges(lanes.size(), 1, [&](int64_t begin, int64_t end) {
-            Scratch& scratch = scratch_of_this_thread();
             for (int64_t i = begin; i < end; i++) {
-                for (int tile : lanes[i]) finish(wave[tile], partials, scores, scratch);
+                for (int tile : lanes[i]) finish(wave[tile], partials, scores);
             }
         });
     }
 
-    // What one thread works in; kept from call to call, since fresh memory costs more than what is done with it.
-    struct Scratch {
-        std::vector<float> queries, sums, tops, totals, scores, keys, turned, values, weights, joined;
-        const float* key_rows[BLOCK];
-        const float* value_rows[BLOCK];
-    };
-
-    Scratch& scratch_of_this_thread() const {
-        static thread_local Scratch scratch;
-        const int64_t vectors = std::max(TILE, call_.group);
-        for (auto* buffer : {&scratch.queries, &scratch.sums}) grow(*buffer, vectors * d_);
-        for (auto* buffer : {&scratch.keys, &scratch.turned, &scratch.values}) grow(*buffer, BLOCK * d_);
-        grow(scratch.tops, vectors);
-        grow(scratch.joined, d_);
-        grow(scratch.totals, vectors * W);
-        grow(scratch.scores, vectors * BLOCK);
-        return scratch;
+    void attend(const Tile& tile, int64_t part, float* partials, float* scores) {
+        switch (call_.format) {
+            case ROW_FLOAT32: return attend_with<NumberRows<Float32Row>>(tile, part, partials, scores);
+            case ROW_BFLOAT16: return attend_with<NumberRows<Bfloat16Row>>(tile, part, partials, scores);
+            case ROW_INT8: return attend_with<CodeRows>(tile, part, partials, scores);
+            default: return attend_with<NumberRows<Int4Row>>(tile, part, partials, scores);
+        }
     }
 
-    void attend(const Tile& tile, int64_t part, float* partials, float* scores, Scratch& scratch) {
-        with_row(call_.format, [&](auto row) { attend_rows<decltype(row)>(tile, part, partials, scores, scratch); });
+    template <class Rows>
+    void attend_with(const Tile& tile, int64_t part, float* partials, float* scores) {
+        static thread_local Rows work;
+        static thread_local Softmax softmax;
+        attend_rows(tile, part, partials, scores, work, softmax);
     }
 
-    template <class Row>
-    void attend_rows(const Tile& tile, int64_t part, float* partials, float* all_scores, Scratch& scratch) {
+    // Not part of its caller, where the compiler would look up the address of a thread's variables again and again.
+    template <class Rows>
+    [[gnu::noipa]] void attend_rows(const Tile& tile, int64_t part, float* partials, float* all_scores, Rows& work, Softmax& softmax) {
         const int64_t group = call_.group, vectors = tile.count * group;
-        load_queries(tile, scratch);
-        std::fill_n(scratch.tops.begin(), vectors, HIDDEN);
-        std::fill_n(scratch.totals.begin(), vectors * W, 0.0f);
-        std::fill_n(scratch.sums.begin(), vectors * d_, 0.0f);
+        softmax.start(vectors, d_);
+        work.start(vectors, d_);
+        for (int64_t v = 0; v < vectors; v++) load_query(tile, v, work.query(v));
+        work.prepare(vectors);
         const int64_t end = std::min((part + 1) * PART, tile.rows());
         for (int64_t block = part * PART; block < end; block += BLOCK) {
-            const int64_t rows = std::min(BLOCK, end - block);
-            find_rows<Row>(tile, block, rows, scratch);
-            const int64_t padded = (rows + W - 1) / W * W;
+            const int64_t rows = std::min(BLOCK, end - block), padded = (rows + W - 1) / W * W;
+            int64_t slots[BLOCK + AHEAD_ROWS];
+            const int64_t known = std::min(rows + AHEAD_ROWS, tile.rows() - block);
+            find_slots(tile, block, known, slots);
+            ask_for(slots + std::min(AHEAD_ROWS, known), known - std::min(AHEAD_ROWS, known));
+            work.take(call_, slots, rows);
             // The first token that sees anything here: those before it do not change by this block at all.
             const int64_t blind = std::clamp<int64_t>(block - tile.visible + 1, 0, tile.count);
-            score(scratch, blind * group, vectors, padded);
-            for (int64_t i = blind; i < tile.count; i++) {
-                const int64_t seen = std::min(rows, tile.visible + i - block);
-                for (int64_t v = i * group; v < (i + 1) * group; v++) {
-                    float* scores = scratch.scores.data() + v * BLOCK;
-                    for (int64_t r = seen; r < padded; r++) scores[r] = HIDDEN;
-                    if (tile.scores >= 0) {
-                        std::memcpy(all_scores + tile.scores + v * tile.stride() + block, scores, padded * sizeof(float));
-                    }
-                    weigh(scores, padded, scratch.tops[v], &scratch.totals[v * W], &scratch.sums[v * d_]);
+            work.score(softmax, blind * group, vectors, padded);
+            for (int64_t v = blind * group; v < vectors; v++) {
+                float* scores = softmax.scores(v);
+                const int64_t seen = std::min(rows, tile.visible + v / group - block);
+                std::fill(scores + seen, scores + padded, HIDDEN);
+                if (tile.scores >= 0) {
+                    std::memcpy(all_scores + tile.scores + v * tile.stride() + block, scores, padded * sizeof(float));
                 }
+                work.weigh(softmax, v, padded);
             }
-            add_values(scratch, blind * group, vectors, rows);
+            work.add_values(softmax, blind * group, vectors, rows);
         }
+        work.finish(softmax, vectors);
         float* partial = partials + tile.partial + part * vectors * partial_size();
         for (int64_t v = 0; v < vectors; v++, partial += partial_size()) {
-            partial[0] = scratch.tops[v];
-            partial[1] = sum(load(&scratch.totals[v * W]));
-            std::memcpy(partial + 2, &scratch.sums[v * d_], d_ * sizeof(float));
+            partial[0] = softmax.top(v);
+            partial[1] = softmax.total(v);
+            std::memcpy(partial + 2, softmax.sums(v), d_ * sizeof(float));
         }
     }
 
-    void load_queries(const Tile& tile, Scratch& scratch) const {
+    // Query vector v of the tile, as it meets stored keys.
+    void load_query(const Tile& tile, int64_t v, float* out) const {
         const F scale = fill(1.0f / std::sqrt(float(d_)));
         const int64_t heads = call_.kv_heads * call_.group;
-        for (int64_t v = 0; v < tile.count * call_.group; v++) {
-            const int64_t token = tile.first + v / call_.group, head = tile.head * call_.group + v % call_.group;
-            const float* query = queries_ + (token * heads + head) * d_;
-            float* out = scratch.queries.data() + v * d_;
-            if (call_.query_basis != nullptr) {
-                multiply(query, basis_of(call_, call_.query_basis, first_lane_ + tile.head), d_, out);
-                query = out;
-            }
-            for (int64_t k = 0; k < d_; k += W) store(out + k, load(query + k) * scale);
+        const int64_t token = tile.first + v / call_.group, head = tile.head * call_.group + v % call_.group;
+        const float* query = queries_ + (token * heads + head) * d_;
+        if (call_.query_basis != nullptr) {
+            multiply(query, basis_of(call_, call_.query_basis, first_lane_ + tile.head), d_, out);
+            query = out;
         }
+        for (int64_t k = 0; k < d_; k += W) store(out + k, load(query + k) * scale);
     }
 
     const int64_t* table_of(const Tile& tile) const {
@@ -216,34 +201,11 @@ class Attention {
         return call_.tables + lane * call_.table_width;
     }
 
-    // Point at the keys and values of `rows` rows from `block` on; what stands behind them is the last one again.
-    template <class Row>
-    void find_rows(const Tile& tile, int64_t block, int64_t rows, Scratch& scratch) const {
-        const uint8_t* keys = (const uint8_t*)call_.keys;
-        const uint8_t* values = (const uint8_t*)call_.values;
-        int64_t slots[BLOCK + AHEAD_ROWS];
-        const int64_t known = std::min(rows + AHEAD_ROWS, tile.rows() - block);
-        find_slots(tile, block, known, slots);
-        for (int64_t r = 0; r < rows; r++) {
-            if (r + AHEAD_ROWS < known) {
-                prefetch(keys + slots[r + AHEAD_ROWS] * call_.key_bytes, call_.key_bytes);
-                prefetch(values + slots[r + AHEAD_ROWS] * call_.value_bytes, call_.value_bytes);
-            }
-            const uint8_t* key = keys + slots[r] * call_.key_bytes;
-            const uint8_t* value = values + slots[r] * call_.value_bytes;
-            if constexpr (Row::is_plain) {
-                scratch.key_rows[r] = (const float*)key;
-                scratch.value_rows[r] = (const float*)value;
-            } else {
-                float* key_copy = &scratch.keys[r * d_];
-                float* value_copy = &scratch.values[r * d_];
-                Row::decode(key, key_copy, d_);
-                Row::decode(value, value_copy, d_);
-                scratch.key_rows[r] = key_copy;
-                scratch.value_rows[r] = value_copy;
-            }
+    void ask_for(const int64_t* slots, int64_t count) const {
+        for (int64_t r = 0; r < count; r++) {
+            prefetch((const uint8_t*)call_.keys + slots[r] * call_.key_bytes, call_.key_bytes);
+            prefetch((const uint8_t*)call_.values + slots[r] * call_.value_bytes, call_.value_bytes);
         }
-        for (int64_t r = rows; r < (rows + W - 1) / W * W; r++) scratch.key_rows[r] = scratch.key_rows[rows - 1];
     }
 
     // Where `count` rows of a tile's lane lie, from `row` on.
@@ -259,86 +221,12 @@ class Attention {
         }
     }
 
-    // Of query vectors `first` to last - 1.
-    void score(Scratch& scratch, int64_t first, int64_t last, int64_t rows) const {
-        const float* queries = scratch.queries.data() + first * d_;
-        float* scores = scratch.scores.data() + first * BLOCK;
-        if (last - first >= MANY) {
-            turn_rows(scratch.key_rows, rows, d_, BLOCK, scratch.turned.data());
-            score_turned_rows(queries, last - first, scratch.turned.data(), rows, d_, BLOCK, scores);
-            return;
-        }
-        for (int64_t v = first; v < last; v++, queries += d_, scores += BLOCK) {
-            score_rows(queries, scratch.key_rows, rows, d_, scores);
-        }
-    }
-
-    // Scores become weights relative to the largest score so far; what was summed before is brought down to it.
-    void weigh(float* scores, int64_t rows, float& top, float* totals, float* sums) const {
-        F highest = fill(top);
-        for (int64_t r = 0; r < rows; r += W) highest = max(highest, load(scores + r));
-        const float next = largest(highest);
-        const F shrink = exp_negative(fill(top - next));  // 0 for the first block, where top is -infinity
-        F total = load(totals) * shrink;
-        for (int64_t r = 0; r < rows; r += W) {
-            const F weight = exp_negative(load(scores + r) - fill(next));
-            total = total + weight;
-            store(scores + r, weight);
-        }
-        store(totals, total);
-        if (next != top) {
-            for (int64_t k = 0; k < d_; k += W) store(sums + k, load(sums + k) * shrink);
-        }
-        top = next;
-    }
-
-    void add_values(Scratch& scratch, int64_t first, int64_t last, int64_t rows) const {
-        int64_t v = first;
-        for (; v + QUERIES <= last; v += QUERIES) add_to<QUERIES>(scratch, v, rows);
-        if (v + 3 <= last) {
-            add_to<3>(scratch, v, rows);
-            v += 3;
-        }
-        if (v + 2 <= last) {
-            add_to<2>(scratch, v, rows);
-            v += 2;
-        }
-        if (v < last) add_to<1>(scratch, v, rows);
-    }
-
-    template <int N>
-    void add_to(Scratch& scratch, int64_t v, int64_t rows) const {
-        float* sums = scratch.sums.data() + v * d_;
-        const float* weights = scratch.scores.data() + v * BLOCK;
-        int64_t k = 0;
-        for (; k + CHUNKS * W <= d_; k += CHUNKS * W) add_block<N, CHUNKS>(sums + k, weights, scratch.value_rows, k, rows);
-        for (; k < d_; k += W) add_block<N, 1>(sums + k, weights, scratch.value_rows, k, rows);
-    }
-
-    template <int N, int C>
-    void add_block(float* sums, const float* weights, const float* const* values, int64_t k, int64_t rows) const {
-        F held[N][C];
-        for (int i = 0; i < N; i++) {
-            for (int j = 0; j < C; j++) held[i][j] = load(sums + i * d_ + j * W);
-        }
-        for (int64_t r = 0; r < rows; r++) {
-            F value[C];
-            for (int j = 0; j < C; j++) value[j] = load(values[r] + k + j * W);
-            for (int i = 0; i < N; i++) {
-                const F weight = fill(weights[i * BLOCK + r]);
-                for (int j = 0; j < C; j++) held[i][j] = fma(weight, value[j], held[i][j]);
-            }
-        }
-        for (int i = 0; i < N; i++) {
-            for (int j = 0; j < C; j++) store(sums + i * d_ + j * W, held[i][j]);
-        }
-    }
-
     // Join the parts of a tile, and note down the weights that its queries gave.
-    void finish(const Tile& tile, const float* partials, const float* scores, Scratch& scratch) const {
+    void finish(const Tile& tile, const float* partials, const float* scores) const {
+        static thread_local std::vector<float> weights, turned_back;
         const int64_t group = call_.group, vectors = tile.count * group, heads = call_.kv_heads * group;
-        std::vector<float>& weights = scratch.weights;
-        if (tile.scores >= 0) weights.resize(tile.stride());
+        if (tile.scores >= 0) Softmax::grow(weights, tile.stride());
+        Softmax::grow(turned_back, d_);
         for (int64_t i = 0; i < tile.count; i++) {
             const bool is_noted = tile.scores >= 0 && !is_outdated(tile, i);
             if (is_noted) std::fill_n(weights.begin(), tile.stride(), 0.0f);
@@ -348,7 +236,7 @@ class Attention {
                 float* out = output_ + ((tile.first + i) * heads + tile.head * group + g) * d_;
                 const float* first = partials + tile.partial + v * partial_size();
                 float top, total;
-                float* joined = call_.output_basis == nullptr ? out : scratch.joined.data();
+                float* joined = call_.output_basis == nullptr ? out : turned_back.data();
                 join(first, vectors * partial_size(), (seen + PART - 1) / PART, joined, top, total);
                 if (joined != out) multiply(joined, call_.output_basis, d_, out);
                 if (is_noted) {

@@ -17,16 +17,6 @@ namespace SIMD_VARIANT {
 
 constexpr int64_t AHEAD = 4096;  // bytes from which weights are asked for in advance
 
-// Calls function with 0, 1, ... N - 1 as constants, so that what they index can live in registers.
-template <class Function, int... I>
-inline void call_each(Function function, std::integer_sequence<int, I...>) {
-    (function(std::integral_constant<int, I>{}), ...);
-}
-template <int N, class Function>
-inline void repeat(Function function) {
-    call_each(function, std::make_integer_sequence<int, N>{});
-}
-
 inline void rms_norm(const float* x, const float* weight, float eps, int64_t n, float* out) {
     F squares = zeros();
     for (int64_t i = 0; i < n; i += W) squares = fma(load(x + i), load(x + i), squares);

@@ -5,8 +5,9 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -287,6 +288,16 @@ inline void transpose(F (&rows)[W]) {
 }
 
 #endif
+
+// Calls function with 0, 1, ... N - 1 as constants, so that what they index can live in registers.
+template <class Function, int... N>
+inline void call_each(Function function, std::integer_sequence<int, N...>) {
+    (function(std::integral_constant<int, N>{}), ...);
+}
+template <int N, class Function>
+inline void repeat(Function function) {
+    call_each(function, std::make_integer_sequence<int, N>{});
+}
 
 // Element i of the result is the sum, or the largest element, of rows[i].
 inline F sums(const F (&rows)[W]) {
