@@ -132,9 +132,11 @@ class Attention {
         switch (call_.format) {
             case ROW_FLOAT32: return attend_with<NumberRows<Float32Row>>(tile, part, partials, scores);
             case ROW_BFLOAT16: return attend_with<NumberRows<Bfloat16Row>>(tile, part, partials, scores);
-            case ROW_INT8: return attend_with<CodeRows>(tile, part, partials, scores);
-            default: return attend_with<NumberRows<Int4Row>>(tile, part, partials, scores);
+            case ROW_INT8: return attend_with<CodeRows<Int8Codes>>(tile, part, partials, scores);
+            default: break;
         }
+        if (CodeRows<Int4Codes>::takes(d_)) return attend_with<CodeRows<Int4Codes>>(tile, part, partials, scores);
+        attend_with<NumberRows<Int4Row>>(tile, part, partials, scores);
     }
 
     template <class Rows>

@@ -17,6 +17,11 @@ inline void store_numbers(void* p, I a) { _mm512_storeu_si512(p, a.v); }
 inline I fill_number(int32_t x) { return {_mm512_set1_epi32(x)}; }
 inline I operator+(I a, I b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline I operator|(I a, I b) { return {_mm512_or_si512(a.v, b.v)}; }
+inline I operator&(I a, I b) { return {_mm512_and_si512(a.v, b.v)}; }
+template <int BITS>
+inline I shifted_down(I a) {
+    return {_mm512_srai_epi32(a.v, BITS)};
+}
 template <int BITS>
 inline I shifted(I a) {
     return {_mm512_slli_epi32(a.v, BITS)};
@@ -43,6 +48,11 @@ inline void store_numbers(void* p, I a) { _mm256_storeu_si256((__m256i*)p, a.v);
 inline I fill_number(int32_t x) { return {_mm256_set1_epi32(x)}; }
 inline I operator+(I a, I b) { return {_mm256_add_epi32(a.v, b.v)}; }
 inline I operator|(I a, I b) { return {_mm256_or_si256(a.v, b.v)}; }
+inline I operator&(I a, I b) { return {_mm256_and_si256(a.v, b.v)}; }
+template <int BITS>
+inline I shifted_down(I a) {
+    return {_mm256_srai_epi32(a.v, BITS)};
+}
 template <int BITS>
 inline I shifted(I a) {
     return {_mm256_slli_epi32(a.v, BITS)};
@@ -80,6 +90,11 @@ inline void store_numbers(void* p, I a) { std::memcpy(p, &a.v, sizeof a.v); }
 inline I fill_number(int32_t x) { return {N4{x, x, x, x}}; }
 inline I operator+(I a, I b) { return {a.v + b.v}; }
 inline I operator|(I a, I b) { return {a.v | b.v}; }
+inline I operator&(I a, I b) { return {a.v & b.v}; }
+template <int BITS>
+inline I shifted_down(I a) {
+    return {a.v >> BITS};
+}
 template <int BITS>
 inline I shifted(I a) {
     return {a.v << BITS};
