@@ -133,10 +133,8 @@ class Attention {
             case ROW_FLOAT32: return attend_with<NumberRows<Float32Row>>(tile, part, partials, scores);
             case ROW_BFLOAT16: return attend_with<NumberRows<Bfloat16Row>>(tile, part, partials, scores);
             case ROW_INT8: return attend_with<CodeRows<Int8Codes>>(tile, part, partials, scores);
-            default: break;
+            default: return attend_with<CodeRows<Int4Codes>>(tile, part, partials, scores);
         }
-        if (CodeRows<Int4Codes>::takes(d_)) return attend_with<CodeRows<Int4Codes>>(tile, part, partials, scores);
-        attend_with<NumberRows<Int4Row>>(tile, part, partials, scores);
     }
 
     template <class Rows>
@@ -148,7 +146,8 @@ class Attention {
 
     // Not part of its caller, where the compiler would look up the address of a thread's variables again and again.
     template <class Rows>
-    [[gnu::noipa]] void attend_rows(const Tile& tile, int64_t part, float* partials, float* all_scores, Rows& work, Softmax& softmax) {
+    [[gnu::noipa]] void attend_rows(const Tile& tile, int64_t part, float* partials, float* all_scores, Rows& work,
+                                    Softmax& softmax) {
         const int64_t group = call_.group, vectors = tile.count * group;
         softmax.start(vectors, d_);
         work.start(vectors, d_);

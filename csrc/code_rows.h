@@ -1,7 +1,7 @@
-// Attention to rows of codes of at most 8 bits in whole numbers, without turning them into float32. Queries, and weights
-// times the scales of values, are rounded to 16 bits of their largest number, which is far less than rows lose by their
-// codes. Products of whole numbers add up to the same in any order: with tile registers, vectors or plain loops, for one
-// query or for many.
+// Attention to rows of codes of at most 8 bits in whole numbers, without turning them into float32. Queries, and
+// weights times the scales of values, are rounded to 16 bits of their largest number, which is far less than rows lose
+// by their codes. Products of whole numbers add up to the same in any order: with tile registers, vectors or plain
+// loops, for one query or for many.
 #pragma once
 
 #include "calls.h"
@@ -35,29 +35,29 @@ class CodeRows {
   public:
     static constexpr int PARTS = Row::PARTS;
 
-    // Whether rows of d numbers can be met like this.
-    static constexpr bool takes(int64_t d) { return d % (2 * W * PARTS) == 0; }
-
     void start(int64_t vectors, int64_t d) {
         d_ = d;
         width_ = d / PARTS;
+        padded_ = (width_ + 2 * W - 1) / (2 * W) * (2 * W);
         places_ = (vectors + 15) / 16 * 16;
         is_arranged_ = vectors >= ENOUGH;
         Softmax::grow(queries_, vectors * d);
         for (auto* buffer : {&steps_, &inputs_, &outputs_}) Softmax::grow(*buffer, PARTS * places_);
         zeros_.assign(PARTS * places_ * W, 0.0f);
-        grow(query_codes_, vectors * d);
-        grow(weight_codes_, PARTS * places_ * BLOCK);
-        grow(turned_, BLOCK * d);
-        grow(values_, BLOCK * d);
         coded_.start(d);
 #if defined(__AMX_INT8__)
         has_tiles_ = is_arranged_ && d % 64 == 0 && width_ % 32 == 0 && d <= MOST_TILED;
-        if (!has_tiles_) return;
-        query_planes_.resize(PARTS * places_ * d);
-        weight_planes_.resize(PARTS * places_ * BLOCK);
-        _tile_loadconfig(&whole_tiles);
+        if (has_tiles_) {
+            query_planes_.resize(PARTS * places_ * d);
+            weight_planes_.resize(PARTS * places_ * BLOCK);
+            _tile_loadconfig(&whole_tiles);
+            return;
+        }
 #endif
+        query_codes_.assign(vectors * PARTS * padded_, 0);
+        grow(weight_codes_, PARTS * places_ * BLOCK);
+        grow(turned_, BLOCK * PARTS * padded_);
+        grow(values_, BLOCK * d);
     }
 
     float* query(int64_t v) { return &queries_[v * d_]; }
@@ -74,8 +74,8 @@ class CodeRows {
             steps_[v] = shorts.step;
             for (int part = 0; part < PARTS; part++) {
                 I total = no_numbers();
-                for (int64_t k = part * width_; k < (part + 1) * width_; k += W) {
-                    const I codes = shorts.codes(load(query(v) + k));
+                for (int64_t k = 0; k < width_; k += W) {
+                    const I codes = shorts.codes(load(query(v) + part * width_ + k));
                     total = total + codes;
                     put_query(v, part, k, codes);
                 }
@@ -119,7 +119,6 @@ class CodeRows {
                 top[part] = max(top[part], product);
                 store(scaled[part] + r, product);
             }
-            return weight;
         });
         for (int part = 0; part < PARTS; part++) {
             float* zeros_so_far = &zeros_[place(v, part) * W];
@@ -156,7 +155,7 @@ class CodeRows {
     }
 
   private:
-    int64_t d_ = 0, width_ = 0, places_ = 0;
+    int64_t d_ = 0, width_ = 0, padded_ = 0, places_ = 0;
     bool is_arranged_ = false, has_tiles_ = false;
     Coded<Row> coded_;
     std::vector<float> queries_;
@@ -164,18 +163,21 @@ class CodeRows {
     std::vector<float> inputs_;          // [PARTS, places], the sums of what queries were rounded to
     std::vector<float> outputs_;         // [PARTS, places], the steps of weights
     std::vector<float> zeros_;           // [PARTS, places, W], weights times the zeros of values
-    std::vector<int16_t> query_codes_;   // [vectors, d]
+    std::vector<int16_t> query_codes_;   // [vectors, PARTS, padded], zeros behind each part
     std::vector<int16_t> weight_codes_;  // [PARTS, places, BLOCK]
-    std::vector<int16_t> turned_;        // [d / 2, BLOCK, 2], keys
+    std::vector<int16_t> turned_;        // [PARTS, padded / 2, BLOCK, 2], keys
     std::vector<int16_t> values_;        // [BLOCK / 2, d, 2]
 
     int64_t place(int64_t v, int part) const { return part * places_ + v; }
+
+    int16_t* query_codes(int64_t v, int part) { return &query_codes_[(v * PARTS + part) * padded_]; }
+    const int16_t* query_codes(int64_t v, int part) const { return &query_codes_[(v * PARTS + part) * padded_]; }
 
     static void grow(std::vector<int16_t>& buffer, int64_t numbers) {
         if (int64_t(buffer.size()) < numbers) buffer.resize(numbers);
     }
 
-    // What makes scores of W rows from the products of their codes.
+    // What makes scores of W rows from the products of their codes, which `scored` does.
     struct Scales {
         F scale[PARTS], zero[PARTS];
 
@@ -198,12 +200,12 @@ class CodeRows {
     // W numbers of a sum, and the products of a block's weights with values.
     static F added(I products, float step, F sum) { return fma(to_float(products), fill(step), sum); }
 
-    // Of N vectors, whose numbers fill K vectors of pairs.
+    // Of N vectors, whose numbers fill K vectors of pairs, without a gap.
     template <int N, int K>
     void score_rows(Softmax& softmax, int64_t v, int64_t rows) const {
         I queries[N][K];
         for (int i = 0; i < N; i++) {
-            for (int k = 0; k < K; k++) queries[i][k] = load_numbers(&query_codes_[(v + i) * d_ + 2 * W * k]);
+            for (int k = 0; k < K; k++) queries[i][k] = load_numbers(query_codes(v + i, 0) + 2 * W * k);
         }
         for (int64_t r = 0; r < rows; r += W) {
             I products[N][PARTS][W];
@@ -221,17 +223,17 @@ class CodeRows {
         }
     }
 
-    // Of one vector of any width.
+    // Of one vector of any width. What stands behind a part of a key meets zeros.
     void score_row(Softmax& softmax, int64_t v, int64_t rows) const {
-        const int64_t chunks = width_ / (2 * W);
         for (int64_t r = 0; r < rows; r += W) {
             I products[1][PARTS][W];
             for (int n = 0; n < W * PARTS; n++) {
                 const int part = n % PARTS, j = n / PARTS;
+                const int16_t* query = query_codes(v, part);
+                const uint8_t* key = coded_.keys[r + j] + part * width_;
                 I sum = no_numbers();
-                for (int64_t k = part * chunks; k < (part + 1) * chunks; k++) {
-                    const I query = load_numbers(&query_codes_[v * d_ + 2 * W * k]);
-                    sum = add_pairs(sum, query, load_wide_pairs(coded_.keys[r + j] + 2 * W * k));
+                for (int64_t k = 0; k < padded_; k += 2 * W) {
+                    sum = add_pairs(sum, load_numbers(query + k), load_wide_pairs(key + k));
                 }
                 products[0][part][j] = sum;
             }
@@ -250,13 +252,20 @@ class CodeRows {
         }
     }
 
+    int16_t* turned(int part, int64_t k) { return &turned_[(part * padded_ + k) * BLOCK]; }
+    const int16_t* turned(int part, int64_t k) const { return &turned_[(part * padded_ + k) * BLOCK]; }
+
     void turn_keys(int64_t rows) {
         for (int64_t r = 0; r < rows; r += W) {
-            for (int64_t k = 0; k < d_; k += 2 * W) {
-                F square[W];
-                for (int j = 0; j < W; j++) square[j] = as_floats(load_wide_pairs(coded_.keys[r + j] + k));
-                transpose(square);
-                for (int j = 0; j < W; j++) store_numbers(&turned_[(k + 2 * j) * BLOCK + 2 * r], as_numbers(square[j]));
+            for (int part = 0; part < PARTS; part++) {
+                for (int64_t k = 0; k < padded_; k += 2 * W) {
+                    F square[W];
+                    for (int j = 0; j < W; j++) {
+                        square[j] = as_floats(load_wide_pairs(coded_.keys[r + j] + part * width_ + k));
+                    }
+                    transpose(square);
+                    for (int j = 0; j < W; j++) store_numbers(turned(part, k + 2 * j) + 2 * r, as_numbers(square[j]));
+                }
             }
         }
     }
@@ -266,14 +275,15 @@ class CodeRows {
         for (int64_t r = 0; r < rows; r += W) {
             I products[N][PARTS];
             for (int part = 0; part < PARTS; part++) {
-                for (int i = 0; i < N; i++) products[i][part] = no_numbers();
-                for (int64_t k = part * width_; k < (part + 1) * width_; k += 2) {
-                    const I keys = load_numbers(&turned_[k * BLOCK + 2 * r]);
+                I held[N];
+                for (int i = 0; i < N; i++) held[i] = no_numbers();
+                for (int64_t k = 0; k < width_; k += 2) {
+                    const I keys = load_numbers(turned(part, k) + 2 * r);
                     for (int i = 0; i < N; i++) {
-                        const I query = fill_pair(&query_codes_[(v + i) * d_ + k]);
-                        products[i][part] = add_pairs(products[i][part], query, keys);
+                        held[i] = add_pairs(held[i], fill_pair(query_codes(v + i, part) + k), keys);
                     }
                 }
+                for (int i = 0; i < N; i++) products[i][part] = held[i];
             }
             const Scales scales(coded_, r);
             for (int i = 0; i < N; i++) store(softmax.scores(v + i) + r, scored(v + i, scales, products[i]));
@@ -307,6 +317,7 @@ class CodeRows {
             const int64_t end = k + width_;
             for (; k + 4 * W <= end; k += 4 * W) add_block<N, 4>(softmax, v, part, k, rows, pairs);
             for (; k + 2 * W <= end; k += 2 * W) add_block<N, 2>(softmax, v, part, k, rows, pairs);
+            if (k < end) add_block<N, 1>(softmax, v, part, k, rows, pairs);
         }
     }
 
@@ -332,17 +343,17 @@ class CodeRows {
         }
     }
 
+    // Number k of a part.
     void put_query(int64_t v, int part, int64_t k, I codes) {
-        (void)part;
 #if defined(__AMX_INT8__)
         if (has_tiles_) {  // the plane of a part holds zeros where others are
             for (int other = 0; other < PARTS; other++) {
-                query_planes_.put(place(v, other) * d_ + k, other == part ? codes : no_numbers());
+                query_planes_.put(place(v, other) * d_ + part * width_ + k, other == part ? codes : no_numbers());
             }
             return;
         }
 #endif
-        store_shorts(&query_codes_[v * d_ + k], codes);
+        store_shorts(query_codes(v, part) + k, codes);
     }
 
     void put_weight(int64_t place, int64_t r, I codes) {
@@ -400,7 +411,8 @@ class CodeRows {
     void score_tiles(Softmax& softmax, int64_t first, int64_t last, int64_t rows) {
         const auto multiply = [&](TileProducts(&products)[PARTS], int64_t v, int64_t r) {
             for (int part = 0; part < PARTS; part++) {
-                const uint8_t *high = &query_planes_.high[place(v, part) * d_], *low = &query_planes_.low[place(v, part) * d_];
+                const int64_t start = place(v, part) * d_;
+                const uint8_t *high = &query_planes_.high[start], *low = &query_planes_.low[start];
                 products[part].multiply(high, low, d_, key_tile(r, 0), key_tile(r + 16, 0), 1024);
             }
         };

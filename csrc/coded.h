@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "calls.h"
+#include "rows.h"
 #include "softmax.h"
 #include "whole.h"
 
@@ -21,7 +23,7 @@ struct Int8Codes {
     }
 };
 
-// See Int4Row.
+// See Int4Row and paged_kv/formats/int4.py.
 struct Int4Codes {
     static constexpr int PARTS = 2;
     static constexpr bool is_bytes = false;
@@ -54,8 +56,8 @@ struct Int4Codes {
 
   private:
     static F scale_of(I place) {
-        const F scale = as_floats(shifted<20>(place) + fill_number(110 << 23));
-        return where_less(fill(254.0f), to_float(place), fill(NAN), scale);
+        const F scale = as_floats(shifted<20>(place) + fill_number(Int4Row::EXPONENT << 23));
+        return where_less(fill(float(Int4Row::LARGEST_SCALE)), to_float(place), fill(NAN), scale);
     }
 };
 
@@ -68,7 +70,8 @@ class Coded {
 
     void start(int64_t d) {
         d_ = d;
-        if (!Row::is_bytes && int64_t(bytes_.size()) < 2 * BLOCK * d) bytes_.resize(2 * BLOCK * d);
+        const int64_t needed = Row::is_bytes ? 0 : 2 * BLOCK * d + 2 * W;  // a load may reach beyond the last codes
+        if (int64_t(bytes_.size()) < needed) bytes_.resize(needed);
     }
 
     // `rows` rows of a block, and pointers to the last one behind them, `needed` in all.

@@ -1,6 +1,8 @@
 // Attention to rows that are turned into float32 before they are used.
 #pragma once
 
+#include <vector>
+
 #include "calls.h"
 #include "rows.h"
 #include "scores.h"
@@ -8,9 +10,9 @@
 
 namespace SIMD_VARIANT {
 
-constexpr int64_t MANY = 16;            // query vectors for which turning the keys of a block pays
+constexpr int64_t MANY = 16;              // query vectors for which turning the keys of a block pays
 constexpr int QUERIES = W == 16 ? 4 : 3;  // query vectors that share loads of values
-constexpr int CHUNKS = 4;               // vectors of values that a loop holds
+constexpr int CHUNKS = 4;                 // vectors of values that a loop holds
 
 // What one thread works with while a tile of query vectors meets blocks of rows: `start`, fill `queries`, `prepare`,
 // then for each block `take`, `score`, `weigh` for each vector, `add_values`; at the end `finish`.
@@ -57,7 +59,7 @@ class NumberRows {
     }
 
     void weigh(Softmax& softmax, int64_t v, int64_t rows) const {
-        softmax.weigh(v, rows, [](int64_t, F weight) { return weight; });
+        softmax.weigh(v, rows, [](int64_t, F) {});
     }
 
     void add_values(Softmax& softmax, int64_t first, int64_t last, int64_t rows) const {

@@ -1,4 +1,5 @@
-// How a stored K or V vector becomes float32, and back. The layouts are those of paged_kv/formats.
+// How a K or V vector is stored, and plain numbers become float32 again; codes are met as they are, see coded.h. The
+// layouts are those of paged_kv/formats.
 #pragma once
 
 #include <vector>
@@ -89,11 +90,6 @@ inline void bounds(const float* x, int64_t n, float& lowest, float& highest) {
 
 // n codes of a byte, then scale and zero in float16.
 struct Int8Row {
-    static constexpr bool is_plain = false;
-    static void decode(const uint8_t* stored, float* out, int64_t n) {
-        const F scale = fill(half_to_float(stored + n)), zero = fill(half_to_float(stored + n + 2));
-        for (int64_t i = 0; i < n; i += W) store(out + i, fma(load_bytes(stored + i), scale, zero));
-    }
     static void encode(const float* x, uint8_t* stored, int64_t n, bool) {
         constexpr float LEVELS = 255.0f;
         float low, high;
@@ -110,20 +106,8 @@ struct Int8Row {
 // n / 2 bytes with the codes of numbers j and j + n / 2, then two scales, and two zeros in halves of a step; how they
 // are chosen is told in paged_kv/formats/int4.py, which finds the same bytes.
 struct Int4Row {
-    static constexpr bool is_plain = false;
-
-    static void decode(const uint8_t* stored, float* out, int64_t n) {
-        const int64_t half = n / 2;
-        const uint8_t* end = stored + half;
-        const int low_bits = end[3] & 128 ? 5 : 4;
-        const float low_scale = scale_of(end[0]), high_scale = scale_of(end[1]);
-        const float low_zero = float(int8_t(end[2])) * 0.5f * low_scale;
-        const float high_zero = float(int8_t(end[3] << 1) >> 1) * 0.5f * high_scale;
-        for (int64_t i = 0; i < half; i += W) {
-            store(out + i, fma(load_low(stored + i, low_bits), fill(low_scale), fill(low_zero)));
-            store(out + half + i, fma(load_high(stored + i, low_bits), fill(high_scale), fill(high_zero)));
-        }
-    }
+    static constexpr int LARGEST_SCALE = 254;  // 255 is no number
+    static constexpr int EXPONENT = 110;       // of the smallest scale, as in float32
 
     static void encode(const float* x, uint8_t* stored, int64_t n, bool uneven) {
         static thread_local std::vector<uint8_t> codes_of_this_thread;
@@ -144,10 +128,8 @@ struct Int4Row {
     }
 
   private:
-    static constexpr int LARGEST_SCALE = 254;  // 255 is no number
-    static constexpr uint32_t EXPONENT = 110;  // of the smallest scale, as in float32
-    static constexpr int NOTCHES = 4;          // scales that are tried
-    static constexpr float FARTHEST = 31.0f;   // steps that a zero reaches
+    static constexpr int NOTCHES = 4;         // scales that are tried
+    static constexpr float FARTHEST = 31.0f;  // steps that a zero reaches
 
     // What half a vector is rounded with: code = number / scale - zero / 2.
     struct Rounding {
@@ -178,7 +160,7 @@ struct Int4Row {
     };
 
     static float scale_of(uint8_t place) {
-        const uint32_t bits = place > LARGEST_SCALE ? 0x7fc00000 : (uint32_t(place) << 20) + (EXPONENT << 23);
+        const uint32_t bits = place > LARGEST_SCALE ? 0x7fc00000 : (uint32_t(place) << 20) + (uint32_t(EXPONENT) << 23);
         float scale;
         std::memcpy(&scale, &bits, 4);
         return scale;
@@ -188,7 +170,7 @@ struct Int4Row {
         const float limited = number < 0.0f ? 0.0f : number > 32768.0f ? 32768.0f : number;
         int32_t bits;
         std::memcpy(&bits, &limited, 4);
-        const int place = ((bits + 0xfffff) >> 20) - int(EXPONENT << 3);
+        const int place = ((bits + 0xfffff) >> 20) - (EXPONENT << 3);
         return place < 0 ? 0 : place > LARGEST_SCALE ? LARGEST_SCALE : place;
     }
 

@@ -36,18 +36,6 @@ inline F load_half(const uint16_t* p) { return {_mm512_cvtph_ps(_mm256_loadu_si2
 inline F load_bfloat16(const uint16_t* p) {
     return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)), 16))};
 }
-inline F load_bytes(const uint8_t* p) {
-    return {_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p)))};
-}
-// The lowest `bits` of W bytes, or what is above them.
-inline F load_low(const uint8_t* p, int bits) {
-    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
-    return {_mm512_cvtepi32_ps(_mm512_and_si512(bytes, _mm512_set1_epi32((1 << bits) - 1)))};
-}
-inline F load_high(const uint8_t* p, int bits) {
-    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
-    return {_mm512_cvtepi32_ps(_mm512_srl_epi32(bytes, _mm_cvtsi32_si128(bits)))};
-}
 // Whole numbers from -128 to 127, or from 0 to 255, as bytes.
 inline void store_bytes(void* p, F a) { _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a.v))); }
 inline F times_power_of_two(F a, F n) { return {_mm512_scalef_ps(a.v, n.v)}; }
@@ -124,17 +112,6 @@ inline F round(F a) { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _
 inline F load_half(const uint16_t* p) { return {_mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)p))}; }
 inline F load_bfloat16(const uint16_t* p) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16))};
-}
-inline F load_bytes(const uint8_t* p) {
-    return {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p)))};
-}
-inline F load_low(const uint8_t* p, int bits) {
-    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
-    return {_mm256_cvtepi32_ps(_mm256_and_si256(bytes, _mm256_set1_epi32((1 << bits) - 1)))};
-}
-inline F load_high(const uint8_t* p, int bits) {
-    const __m256i bytes = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)p));
-    return {_mm256_cvtepi32_ps(_mm256_srl_epi32(bytes, _mm_cvtsi32_si128(bits)))};
 }
 inline void store_bytes(void* p, F a) {
     const __m256i low = _mm256_shuffle_epi8(_mm256_cvtps_epi32(a.v), _mm256_set1_epi32(0x0c080400));
@@ -245,15 +222,6 @@ inline F load_bfloat16(const uint16_t* p) {
         std::memcpy(&x, &bits, 4);
         return x;
     });
-}
-inline F load_bytes(const uint8_t* p) {
-    return each([&](int i) { return float(p[i]); });
-}
-inline F load_low(const uint8_t* p, int bits) {
-    return each([&](int i) { return float(p[i] & ((1 << bits) - 1)); });
-}
-inline F load_high(const uint8_t* p, int bits) {
-    return each([&](int i) { return float(p[i] >> bits); });
 }
 inline void store_bytes(void* p, F a) {
     for (int i = 0; i < W; i++) ((uint8_t*)p)[i] = uint8_t(int32_t(std::nearbyintf(a.v[i])));

@@ -9,8 +9,8 @@
 
 namespace SIMD_VARIANT {
 
-constexpr int64_t BLOCK = 64;         // rows whose keys and values stay in the first-level cache
-constexpr float HIDDEN = -INFINITY;   // the score of a row that a query does not see
+constexpr int64_t BLOCK = 64;        // rows whose keys and values stay in the first-level cache
+constexpr float HIDDEN = -INFINITY;  // the score of a row that a query does not see
 
 // For one thread. Its memory is kept from tile to tile, since fresh memory costs more than what is done with it.
 class Softmax {
@@ -34,10 +34,10 @@ class Softmax {
     float total(int64_t v) const { return sum(load(&totals_[v * W])); }
 
     // Scores of a vector become weights relative to the largest score so far; what was summed before is brought down to
-    // it, by the factor that is returned. Calls use(r, W weights from row r on), and stores what that returns.
-    template <class Use>
-    F weigh(int64_t v, int64_t rows, Use use) {
-        return rows == BLOCK ? weigh_rows(v, std::integral_constant<int64_t, BLOCK>(), use) : weigh_rows(v, rows, use);
+    // it, by the factor that is returned. Calls see(r, W weights from row r on).
+    template <class See>
+    F weigh(int64_t v, int64_t rows, See see) {
+        return rows == BLOCK ? weigh_rows(v, std::integral_constant<int64_t, BLOCK>(), see) : weigh_rows(v, rows, see);
     }
 
     static void grow(std::vector<float>& buffer, int64_t floats) {
@@ -46,9 +46,10 @@ class Softmax {
 
   private:
     int64_t d_ = 0;
+    std::vector<float> scores_, tops_, totals_, sums_;
 
-    template <class Rows, class Use>
-    F weigh_rows(int64_t v, Rows rows, Use use) {
+    template <class Rows, class See>
+    F weigh_rows(int64_t v, Rows rows, See see) {
         float* scores = this->scores(v);
         const float before = tops_[v];
         F highest = fill(before);
@@ -65,13 +66,12 @@ class Softmax {
         for (int64_t r = 0; r < rows; r += W) {
             const F weight = exp_negative(load(scores + r) - fill(next));
             total = total + weight;
-            store(scores + r, use(r, weight));
+            store(scores + r, weight);
+            see(r, weight);
         }
         store(&totals_[v * W], total);
         return shrink;
     }
-
-    std::vector<float> scores_, tops_, totals_, sums_;
 };
 
 }  // namespace SIMD_VARIANT
