@@ -120,12 +120,19 @@ class HTTPProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Uvicorn's hook for requests that are no HTTP: the answer has the shape of all others."""
-        body = to_json(ApiError(msg, code="invalid_http").body)
-        length = ("content-length", str(len(body)))
-        headers = [("content-type", "application/json"), length, ("connection", "close")]
-        for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        """Uvicorn's hook for requests that are no HTTP: the answer has the shape of all others.
+
+        A request may turn out to be none in its body, while it is answered or when it has been; it gets one answer.
+        """
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # so that what else it says goes nowhere
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = to_json(ApiError(msg, code="invalid_http").body)
+            length = ("content-length", str(len(body)))
+            headers = [("content-type", "application/json"), length, ("connection", "close")]
+            for event in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
     def _watch(self) -> None:

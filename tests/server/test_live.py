@@ -204,6 +204,31 @@ def test_what_is_no_http_is_told_so_in_the_same_shape(stack: StackFactory, live:
     assert json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["error"]["code"] == "invalid_http"
 
 
+@pytest.mark.parametrize("request_line", ["GET /health", "GET /nothing", "POST /health", "POST /v1/completions"])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_body_that_is_no_http_gets_one_answer_and_no_traceback(
+    stack: StackFactory, live: Serve, caplog: pytest.LogCaptureFixture, request_line: str, is_late: bool
+) -> None:
+    """Whether the body is broken before the request is answered, while it is, or when it has been."""
+    server = live(stack())
+    head = f"{request_line} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as client:
+        if is_late:
+            client.sendall(head.encode())
+            time.sleep(0.05)
+            client.sendall(b"no length\r\n")
+        else:
+            client.sendall(head.encode() + b"no length\r\n")
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := client.recv(65536):
+                answer += chunk
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b'"invalid_http"' in answer or (is_late and "completions" not in request_line)
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == []
+
+
 def test_a_body_that_is_too_large_is_not_read(stack: StackFactory, live: Serve) -> None:
     server = live(stack(api_keys=("k",), max_body_bytes=1000))
     head = (
