@@ -12,7 +12,7 @@ from llguidance.gbnf_to_lark import GbnfToLarkError, any_to_lark
 
 from server.errors import ApiError
 from server.protocol.structured import OutputFields, StructuredOutputs
-from server.structured.closed import closed
+from server.structured.finite import finite
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions  # there is none to import when this runs
@@ -48,14 +48,14 @@ def json_grammar(schema: Mapping[str, Any] | bool, param: str, *, compact: bool 
         schema = {} if schema else {"enum": []}
     options = _COMPACT if compact else _FLEXIBLE
     try:
-        return LLMatcher.grammar_from_json_schema(closed(schema), overrides=options)
+        return LLMatcher.grammar_from_json_schema(finite(schema), overrides=options)
     except ValueError as error:  # numbers beyond 64 bits
         raise ApiError(f"{param}: {str(error)[:200]}", param=param) from None
 
 
 def json_in_lark(schema: Mapping[str, Any]) -> str:
     """A Lark expression for the JSON values that `schema` describes."""
-    return "%json " + json.dumps({**closed(schema), "x-guidance": _FLEXIBLE})
+    return "%json " + json.dumps({**finite(schema), "x-guidance": _FLEXIBLE})
 
 
 def one_of(choices: Sequence[str]) -> str:

@@ -16,12 +16,14 @@ from models.tokenizer import Tokenizer
 from scheduler.request import ConstraintError
 from server.errors import ApiError
 from server.structured.compiler import GrammarCompiler
+from server.structured.finite import finite
 from server.structured.forms import Form, json_grammar
 
 NUM_SCHEMAS = 60
 MOST_TOKENS = 4_000
 Schema = dict[str, Any]
 EOS = 261
+QUOTE = 1
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +34,10 @@ def compiler(tokenizer: Tokenizer) -> Iterator[GrammarCompiler]:
     made.close()
 
 
-def drawn(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Schema, chooser: random.Random) -> str:
-    """A text that the masks of `schema` allow, drawn without any model."""
+def drawn(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Schema, chooser: random.Random, *, ends_early: bool = True
+) -> str:
+    """A text that the masks of `schema` allow, drawn without any model; if not `ends_early`, as long as they let it."""
     constraint = asyncio.run(compiler.compile(Form(json_grammar(schema, "x"), "x"))).begin()
     output: tuple[int, ...] = ()
     while len(output) < MOST_TOKENS:
@@ -43,9 +47,10 @@ def drawn(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Schema, choos
         choices = np.flatnonzero(bits).tolist()
         assert choices, "there is always something to say"
         # ASCII more often than half characters, and an end wherever one is possible
-        token = EOS if EOS in choices else chooser.choice([c for c in choices if c < 94] or choices)
-        if token == EOS:
+        more = [choice for choice in choices if choice != EOS and (ends_early or choice != QUOTE)]
+        if EOS in choices and (ends_early or not more):
             return tokenizer.decode(output)
+        token = chooser.choice([choice for choice in more if choice < 94] or more or choices)
         output += (token,)
     raise AssertionError("the answer does not end")
 
@@ -109,6 +114,45 @@ def test_what_is_drawn_validates(compiler: GrammarCompiler, tokenizer: Tokenizer
     schema = object_schema(r, 3)
     value = json.loads(drawn(compiler, tokenizer, schema, r))
     jsonschema.validate(value, schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+
+
+@pytest.mark.parametrize(
+    ("schema", "longest"),
+    [
+        ({"type": "number", "minimum": 1.5, "maximum": 2}, 11),
+        ({"type": ["number", "null"], "exclusiveMinimum": -1000, "maximum": 99_000}, 15),
+        ({"type": "number", "minimum": 0, "maximum": 10**15}, 20),
+        ({"type": "string", "format": "email"}, 256),
+        ({"type": "string", "format": "hostname"}, 255),
+        ({"type": ["string", "null"], "format": "uri"}, 2002),
+        ({"type": "string", "format": "email", "maxLength": 20}, 22),
+    ],
+)
+def test_what_could_go_on_for_ever_ends(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Schema, longest: int
+) -> None:
+    for seed in range(3):
+        text = drawn(compiler, tokenizer, schema, random.Random(seed), ends_early=False)
+        assert len(text) <= longest
+        jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "number"},
+        {"type": "number", "minimum": 0},
+        {"type": "number", "minimum": 0, "maximum": 1e-12},
+        {"type": "number", "minimum": 0, "maximum": 10, "multipleOf": 2.5},
+        {"type": "integer", "minimum": 0, "maximum": 10},
+        {"type": "number", "minimum": 0, "maximum": "ten"},
+        {"type": "string", "format": "date"},
+        {"allOf": [{"type": "number", "minimum": 0, "maximum": 10}, {"multipleOf": 0.125}]},
+    ],
+    ids=range(8),
+)
+def test_what_ends_or_needs_its_digits_is_left_as_it_is(schema: Schema) -> None:
+    assert finite(schema) == schema
 
 
 REFERRING: list[Schema] = [
