@@ -19,7 +19,7 @@ _PATTERNS = (
     r"^(\+\d{1,2} )?\d{3}-\d{4}$",
     r"^[a-z_][a-z0-9_]{0,15}$",
     r"^#[0-9a-fA-F]{6}$",
-    r"^v\d+\.\d+$",
+    r"^v\d{1,3}\.\d{1,3}$",
 )
 _FORMATS = ("date", "date-time", "time", "email", "uuid", "ipv4", "hostname", "uri")
 _DEPTH = 3

@@ -10,7 +10,16 @@ _OPEN = ("additionalProperties", "patternProperties", "unevaluatedProperties", "
 _BY_NAME = ("properties", "$defs", "definitions")
 _LISTS = ("anyOf", "oneOf", "prefixItems")
 _SINGLE = ("items",)
-_LONGEST = {"email": 254, "hostname": 253, "uri": 2000}  # characters: RFC 5321, RFC 1123, and what browsers take
+_LONGEST = {  # characters: RFC 5321, RFC 1123, what is seen of URIs, and seconds with microseconds
+    "email": 254,
+    "hostname": 253,
+    "uri": 1000,
+    "date-time": len("2024-12-31T23:59:59.123456+01:00"),
+    "time": len("23:59:59.123456+01:00"),
+    "duration": 64,
+}
+_DATED = ("date", "date-time")
+_FROM_YEAR_1 = "^(000[1-9]|00[1-9][0-9]|0[1-9][0-9]{2}|[1-9][0-9]{3})-"  # RFC 3339 has a year 0, calendars have not
 _DIGITS = 15  # of a number, that float64 keeps
 _STEPS = (1e-9, 1e-3)  # the finest and the coarsest that a bounded number gets
 
@@ -18,9 +27,9 @@ _STEPS = (1e-9, 1e-3)  # the finest and the coarsest that a bounded number gets
 def finite(schema: Mapping[str, Any]) -> dict[str, Any]:
     """`schema` without what has no end, wherever it says nothing of it.
 
-    Objects get `additionalProperties` false where properties are named, strings of some formats a longest length,
-    numbers between bounds a last decimal place. What it describes is still described by `schema`. One whose parts are
-    put together is left as it is: narrowed, they might exclude each other.
+    Objects get `additionalProperties` false where properties are named, strings of some formats a longest length, dates
+    a year from 1 on, numbers between bounds a last decimal place. What it describes is still described by `schema`. One
+    whose parts are put together is left as it is: narrowed, they might exclude each other.
     """
     return dict(schema) if _is_composed(schema) else _finite(schema)
 
@@ -49,11 +58,25 @@ def _finite(schema: Any) -> Any:
         alternatives = any(keyword in schema for keyword in ("anyOf", "oneOf"))
         if not alternatives and set(schema.get("required", ())) <= set(properties):
             result["additionalProperties"] = False
-    if isinstance(schema.get("format"), str) and schema["format"] in _LONGEST:
-        result.setdefault("maxLength", _LONGEST[schema["format"]])
+    result.update(_shorter(schema))
     if (step := _step(schema)) is not None:
         result["multipleOf"] = step
     return result
+
+
+def _shorter(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What keeps a string of a known format short, and a date within the calendar, where the sender does not say."""
+    form = schema.get("format")
+    if not isinstance(form, str):
+        return {}
+    keywords: dict[str, Any] = {}
+    longest = _LONGEST.get(form)
+    least = schema.get("minLength", 0)
+    if longest is not None and "maxLength" not in schema and isinstance(least, int) and least <= longest:
+        keywords["maxLength"] = longest
+    if form in _DATED and "pattern" not in schema:
+        keywords["pattern"] = _FROM_YEAR_1
+    return keywords
 
 
 def _step(schema: Mapping[str, Any]) -> float | None:

@@ -124,7 +124,11 @@ def test_what_is_drawn_validates(compiler: GrammarCompiler, tokenizer: Tokenizer
         ({"type": "number", "minimum": 0, "maximum": 10**15}, 20),
         ({"type": "string", "format": "email"}, 256),
         ({"type": "string", "format": "hostname"}, 255),
-        ({"type": ["string", "null"], "format": "uri"}, 2002),
+        ({"type": ["string", "null"], "format": "uri"}, 1002),
+        ({"type": "string", "format": "date"}, 12),
+        ({"type": "string", "format": "date-time"}, 34),
+        ({"type": "string", "format": "time"}, 23),
+        ({"type": "string", "format": "duration"}, 66),
         ({"type": "string", "format": "email", "maxLength": 20}, 22),
     ],
 )
@@ -137,6 +141,27 @@ def test_what_could_go_on_for_ever_ends(
         jsonschema.validate(json.loads(text), schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
 
 
+def follows(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Schema, text: str) -> bool:
+    """Whether the masks of `schema` allow `text` from its beginning to its end."""
+    constraint = asyncio.run(compiler.compile(Form(json_grammar(schema, "x"), "x"))).begin()
+    output: tuple[int, ...] = ()
+    for token in (*tokenizer.encode(text, add_special_tokens=False), EOS):
+        bits = np.unpackbits(constraint.allowed(output).view(np.uint8), bitorder="little")
+        if not bits[token]:
+            return False
+        output += (token,)
+    return True
+
+
+@pytest.mark.parametrize(("year", "exists"), [("0000", False), ("0001", True), ("0010", True), ("2024", True)])
+@pytest.mark.parametrize(("form", "rest"), [("date", ""), ("date-time", "T23:59:59Z")])
+def test_dates_are_of_years_that_calendars_have(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, form: str, rest: str, year: str, exists: bool
+) -> None:
+    text = json.dumps(f"{year}-01-31{rest}")
+    assert follows(compiler, tokenizer, {"type": "string", "format": form}, text) == exists
+
+
 @pytest.mark.parametrize(
     "schema",
     [
@@ -146,10 +171,12 @@ def test_what_could_go_on_for_ever_ends(
         {"type": "number", "minimum": 0, "maximum": 10, "multipleOf": 2.5},
         {"type": "integer", "minimum": 0, "maximum": 10},
         {"type": "number", "minimum": 0, "maximum": "ten"},
-        {"type": "string", "format": "date"},
+        {"type": "string", "format": "uuid"},
+        {"type": "string", "format": "uri", "minLength": 2000},
+        {"type": "string", "format": "date", "pattern": "^20"},
         {"allOf": [{"type": "number", "minimum": 0, "maximum": 10}, {"multipleOf": 0.125}]},
     ],
-    ids=range(8),
+    ids=range(10),
 )
 def test_what_ends_or_needs_its_digits_is_left_as_it_is(schema: Schema) -> None:
     assert finite(schema) == schema
