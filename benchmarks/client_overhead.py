@@ -10,7 +10,6 @@ python -m benchmarks.client_overhead [--streams 1 50 200 1000] [--itl 0.05] [--b
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import os
 import subprocess
@@ -24,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from client.connection import Clock
+from client.loop import run
 from client.notes import notes
 from client.pool import Address, ConnectionPool
 from client.record import RequestRecord
@@ -99,7 +99,7 @@ def compare(outcome: Outcome, log: Mapping[str, Sequence[float]]) -> dict[str, t
 def measure(options: argparse.Namespace, streams: int, *, batches: bool) -> str:
     """One line of the table."""
     with scripted(options, batches=batches) as url:
-        outcome = asyncio.run(load(url, streams, streams * options.rounds, options.body_bytes))
+        outcome = run(load(url, streams, streams * options.rounds, options.body_bytes))
         log = httpx.get(f"{url}/log", timeout=60).json()
     figures = compare(outcome, log)
     errors = []

@@ -11,6 +11,7 @@ from contextlib import suppress
 from client.bench import EXIT_FAILED, EXIT_INTERRUPTED, bench
 from client.cli import PROG, parse_options
 from client.errors import BenchError, Interrupted
+from client.loop import run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     options = parse_options(argv)
     try:
-        return asyncio.run(_until_terminated(bench(options)))
+        return run(_until_terminated(bench(options)))
     except BenchError as error:
         print(f"{PROG}: error: {error}", file=sys.stderr)
         return EXIT_FAILED
@@ -28,13 +29,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
-async def _until_terminated(run: Coroutine[None, None, int]) -> int:
+async def _until_terminated(main: Coroutine[None, None, int]) -> int:
     """Lets SIGTERM end the run as Ctrl-C does: with a report of what was measured."""
     task = asyncio.current_task()
     assert task is not None
     with suppress(NotImplementedError, ValueError):  # Windows; or not the main thread
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    return await run
+    return await main
 
 
 if __name__ == "__main__":

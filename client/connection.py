@@ -14,6 +14,7 @@ from typing import Protocol
 import h11
 
 from client.backlog import Backlog
+from client.loop import waited
 
 Clock = Callable[[], float]
 Headers = Iterable[tuple[str, str]]
@@ -92,12 +93,12 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Stamps; the reading is left to the backlog."""
+        """Stamps with the time at which `data` was found; the reading is left to the backlog."""
         exchange = self._exchange
         if exchange is None:  # nothing was asked: a server that is leaving says so (408)
             self.abort()
         else:
-            self._backlog.add(partial(self._read, exchange, exchange.clock(), data))
+            self._backlog.add(partial(self._read, exchange, exchange.clock() - waited(), data))
 
     def connection_lost(self, error: Exception | None) -> None:
         """Ends the exchange, after everything that came before has been read."""
