@@ -69,8 +69,8 @@ async def load(url: str, streams: int, requests: int, body_bytes: int) -> Outcom
     outcome = Outcome()
     async with ConnectionPool() as pool:
 
-        async def send(call: Call, _due: float, _clock: Clock) -> RequestRecord:
-            return await stream_request(pool, address, call, due=perf_counter(), clock=perf_counter, timeout_s=600)
+        async def send(call: Call, _due: float | None, _clock: Clock) -> RequestRecord:
+            return await stream_request(pool, address, call, due=None, clock=perf_counter, timeout_s=600)
 
         await send(Call("warm-up", body, 8), 0.0, perf_counter)
         await pool.warm(address, streams)

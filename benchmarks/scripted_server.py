@@ -96,12 +96,15 @@ class Connection(asyncio.Protocol):
     def __init__(self, player: Player) -> None:
         self._player = player
         self._data = b""
+        self._read_at = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
+        if not self._data:
+            self._read_at = perf_counter()
         self._data += data
         head, blank, body = self._data.partition(b"\r\n\r\n")
         if not blank:
@@ -113,7 +116,7 @@ class Connection(asyncio.Protocol):
         self._data = b""
         if start.startswith("POST"):
             player = self._player
-            player.play(Stream(self._transport, [perf_counter()], player.log, headers.get("x-request-id", "")))
+            player.play(Stream(self._transport, [self._read_at], player.log, headers.get("x-request-id", "")))
         else:
             answer = json.dumps(self._player.log if "/log" in start else {"data": [{"id": "scripted"}]}).encode()
             self._transport.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(answer), answer))

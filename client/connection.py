@@ -25,6 +25,9 @@ MAX_HEAD_BYTES = 64 * 1024
 class Receiver(Protocol):
     """Takes an answer apart, piece by piece. What it raises ends the exchange and is raised by `exchange`."""
 
+    def sent(self, at: float, /) -> None:
+        """A connection is asked for, if there is none, and then the request is handed to it; the first time counts."""
+
     def head(self, status: int, headers: dict[str, str], /) -> None:
         """The status line and the headers; names in lower case."""
 
@@ -75,7 +78,9 @@ class Connection(asyncio.Protocol):
         fields = [*headers, ("Content-Length", str(len(body)))]
         request = h11.Request(method=method, target=target, headers=fields)
         head = self._http.send(request) or b""
-        self._transport.write(head + (self._http.send(h11.Data(data=body)) or b""))
+        message = head + (self._http.send(h11.Data(data=body)) or b"")
+        receiver.sent(clock())
+        self._transport.write(message)
         self._http.send(h11.EndOfMessage())
         await exchange.done
         self._exchange = None

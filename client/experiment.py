@@ -100,7 +100,7 @@ class Experiment:
         address = Address.of(side.target.url(server.path))
         failed = 0
 
-        async def send(call: Call, due: float, clock: Clock) -> RequestRecord:
+        async def send(call: Call, due: float | None, clock: Clock) -> RequestRecord:
             timeout_s = server.request_timeout_sec
             return await stream_request(self.pool, address, call, due=due, clock=clock, timeout_s=timeout_s)
 

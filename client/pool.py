@@ -82,7 +82,7 @@ class ConnectionPool:
     ) -> None:
         """One exchange on a connection of its own. Raises CannotConnect, Disconnected, or what `receiver` raises."""
         fields = {"Host": address.authority} | self._headers | dict(headers)
-        async with self._lend(address.origin) as connection:
+        async with self._lend(address.origin, receiver, clock) as connection:
             await connection.exchange(method, address.path, fields.items(), body, receiver, clock)
 
     async def __aenter__(self) -> Self:
@@ -96,8 +96,11 @@ class ConnectionPool:
         await asyncio.sleep(0)  # the turn in which transports close
 
     @asynccontextmanager
-    async def _lend(self, origin: Origin) -> AsyncIterator[Connection]:
-        connection = self._take_free(origin) or await self._connect(origin)
+    async def _lend(self, origin: Origin, receiver: Receiver, clock: Clock) -> AsyncIterator[Connection]:
+        connection = self._take_free(origin)
+        if connection is None:
+            receiver.sent(clock())
+            connection = await self._connect(origin)
         try:
             yield connection
         finally:

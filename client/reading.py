@@ -33,6 +33,7 @@ class AnswerReader:
     def __init__(self) -> None:
         self.prompt_tokens: int | None = None
         self.completion_tokens: int | None = None
+        self.sent_at: float | None = None
         self.done_at: float | None = None
         self._arrivals: list[Arrival] = []
         self._events = 0
@@ -42,6 +43,11 @@ class AnswerReader:
         self._headers: Mapping[str, str] = {}
         self._error_body = b""
         self._last_at = 0.0
+
+    def sent(self, at: float) -> None:
+        """See `Receiver`."""
+        if self.sent_at is None:
+            self.sent_at = at
 
     def head(self, status: int, headers: Mapping[str, str]) -> None:
         """See `Receiver`."""

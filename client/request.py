@@ -29,13 +29,16 @@ class Call:
 
 
 async def stream_request(
-    pool: ConnectionPool, address: Address, call: Call, *, due: float, clock: Clock, timeout_s: float
+    pool: ConnectionPool, address: Address, call: Call, *, due: float | None, clock: Clock, timeout_s: float
 ) -> RequestRecord:
-    """Sends `call` once and reads its stream to the end. Whatever goes wrong is in the record, never raised."""
+    """Sends `call` once and reads its stream to the end. Whatever goes wrong is in the record, never raised.
+
+    Without `due` it is due when it is sent, so that nobody's latency has in it what the client does before.
+    """
     reader = AnswerReader()
     headers = {"Content-Type": "application/json", "Accept": "text/event-stream", "X-Request-Id": call.request_id}
     failure = None
-    sent = clock()
+    began = clock()
     try:
         async with asyncio.timeout(timeout_s):
             await pool.request("POST", address, headers, call.body, reader, clock)
@@ -48,10 +51,11 @@ async def stream_request(
         failure = Failure("connect", str(error))
     except Disconnected as error:
         failure = Failure("disconnected", str(error))
+    sent = began if reader.sent_at is None else reader.sent_at
     return RequestRecord(
         request_id=call.request_id,
         prompt_len=call.prompt_len,
-        due=due,
+        due=sent if due is None else due,
         sent=sent,
         finished=clock() if reader.done_at is None else reader.done_at,
         arrivals=reader.output(),

@@ -12,8 +12,8 @@ from client.record import RequestRecord
 from client.request import Call
 from client.watch import ClientWatch
 
-Send = Callable[[Call, float, Clock], Awaitable[RequestRecord]]
-"""Sends one call that was due at the given time, and never raises."""
+Send = Callable[[Call, float | None, Clock], Awaitable[RequestRecord]]
+"""Sends one call that was due at the given time, or is when it is sent, and never raises."""
 
 
 def clock_from(begin: float) -> Clock:
@@ -57,8 +57,8 @@ async def run_load(
     """Sends every call once, and what follows from its answer, and adds to `outcome`.
 
     With `due_times` (open loop), in seconds from now, a call is due at its time, however late the server is, and
-    waiting for a place counts as latency. Without (closed loop) it is due the moment a place is free. A run that is
-    cancelled ends well; `outcome` then says so.
+    waiting for a place counts as latency. Without (closed loop) it is due when it is sent, once a place is
+    free. A run that is cancelled ends well; `outcome` then says so.
     """
     begin = outcome.duration
     plan = [None] * len(calls) if due_times is None else [begin + due for due in due_times]
@@ -97,7 +97,7 @@ class _Load:
                 return
             call: Call | None = first
             while call is not None and not self._over():
-                record = await self.send(call, self.clock() if due is None else due, self.clock)
+                record = await self.send(call, due, self.clock)
                 self.outcome.records.append(record)
                 self.on_done(record)
                 if record.failure or call.then is None:

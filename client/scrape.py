@@ -45,6 +45,9 @@ class _Page:
     status: int = 0
     data: bytes = b""
 
+    def sent(self, _at: float) -> None:
+        pass
+
     def head(self, status: int, _headers: dict[str, str]) -> None:
         self.status = status
 

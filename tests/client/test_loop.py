@@ -27,6 +27,9 @@ class Stamps:
     def __init__(self) -> None:
         self.at: list[float] = []
 
+    def sent(self, at: float) -> None:
+        pass
+
     def head(self, status: int, headers: dict[str, str]) -> None:
         assert (status, headers["content-length"]) == (200, "2")
 

@@ -14,13 +14,14 @@ from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse,
 
 from client.connection import Clock
 from client.pool import Address, ConnectionPool
+from client.reading import AnswerReader
 from client.record import RequestRecord
 from client.request import Call, stream_request
 
 Serve = Callable[..., Any]
 
 
-def request(url: str, timeout_s: float = 30.0, clock: Clock | None = None) -> RequestRecord:
+def request(url: str, timeout_s: float = 30.0, clock: Clock | None = None, due: float | None = 0.0) -> RequestRecord:
     async def go() -> RequestRecord:
         started = time.perf_counter()
         async with ConnectionPool() as pool:
@@ -28,7 +29,7 @@ def request(url: str, timeout_s: float = 30.0, clock: Clock | None = None) -> Re
                 pool,
                 Address.of(f"{url}/v1/completions"),
                 Call("id-1", b"{}", prompt_len=8),
-                due=0.0,
+                due=due,
                 clock=clock or (lambda: time.perf_counter() - started),
                 timeout_s=timeout_s,
             )
@@ -51,6 +52,25 @@ def test_a_completion(serve: Serve, wire: SimpleNamespace) -> None:
     assert (record.text, record.prompt_tokens, record.completion_tokens) == ("ab", 8, 2)
     assert [arrival.text for arrival in record.arrivals] == ["a", "b"]
     assert 0 <= record.sent <= record.arrivals[0].at <= record.finished
+
+
+@pytest.mark.parametrize("due", [0.0, None])
+def test_what_is_not_due_at_a_time_is_due_when_it_is_sent(
+    serve: Serve, wire: SimpleNamespace, due: float | None
+) -> None:
+    ticks = itertools.count(1)
+    server = serve(lambda n: [wire.text("a", "stop"), wire.usage(8, 1), wire.done])
+    record = request(server.url, clock=lambda: next(ticks), due=due)
+    assert record.failure is None
+    assert record.sent >= 1
+    assert record.due == (record.sent if due is None else due)
+
+
+def test_a_request_that_waits_for_its_connection_is_sent_when_it_asks_for_one() -> None:
+    reader = AnswerReader()
+    reader.sent(1.0)
+    reader.sent(2.0)
+    assert reader.sent_at == 1.0
 
 
 def test_the_role_chunk_is_no_token(serve: Serve, wire: SimpleNamespace) -> None:

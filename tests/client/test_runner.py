@@ -24,14 +24,14 @@ class FakeServer:
     in_flight: int = 0
     peak: int = 0
 
-    async def send(self, call: Call, due: float, clock: Clock) -> RequestRecord:
+    async def send(self, call: Call, due: float | None, clock: Clock) -> RequestRecord:
         sent = clock()
         self.seen.append(call.request_id)
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
         await asyncio.sleep(self.seconds)
         self.in_flight -= 1
-        return RequestRecord(call.request_id, 1, due, sent, clock(), (Arrival(clock(), "x"),))
+        return RequestRecord(call.request_id, 1, sent if due is None else due, sent, clock(), (Arrival(clock(), "x"),))
 
 
 def calls(count: int) -> list[Call]:
@@ -99,7 +99,7 @@ def test_a_cancelled_run_returns_what_it_has() -> None:
         reached = asyncio.Event()
         server = FakeServer()
 
-        async def send(call: Call, due: float, clock: Clock) -> RequestRecord:
+        async def send(call: Call, due: float | None, clock: Clock) -> RequestRecord:
             if call.request_id == "2":
                 reached.set()
                 await asyncio.Event().wait()
@@ -172,7 +172,7 @@ def test_a_conversation_goes_on_with_the_answer_after_a_pause() -> None:
 
 def test_a_conversation_ends_with_a_failure() -> None:
     class Failing(FakeServer):
-        async def send(self, call: Call, due: float, clock: Clock) -> RequestRecord:
+        async def send(self, call: Call, due: float | None, clock: Clock) -> RequestRecord:
             return replace(await super().send(call, due, clock), failure=Failure("http_500", "oops"))
 
     assert len(play(Failing(), conversation(3)).records) == 1
