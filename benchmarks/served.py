@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -46,12 +47,14 @@ def server(*flags: str, log: IO[bytes] | None = None) -> Iterator[Running]:
     command = [sys.executable, "-m", "server", "--port", str(port), "--uvicorn-log-level", "warning", *flags]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=log)
     url = f"http://127.0.0.1:{port}"
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # it would leave the server
     try:
         _wait_until_healthy(process, url)
         yield Running(url, process.pid)
     finally:
         process.terminate()
         process.wait(300)
+        signal.signal(signal.SIGTERM, before)
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], url: str) -> None:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import mean
 
 import httpx
 from tqdm import tqdm
@@ -43,6 +44,11 @@ class Crowd:
     mib_before: float
     mib_after: float
 
+    def __str__(self) -> str:
+        memory = f"memory {self.mib_before:.1f} MiB before and {self.mib_after:.1f} after"
+        lag = f"event loop late by {1000 * self.lag_p99:.0f} ms (p99)"
+        return f"{self.streams} streams: {self.errors} errors in {self.seconds:.1f} s, {lag}, {memory}"
+
 
 @dataclass(frozen=True, slots=True)
 class Vanished:
@@ -50,6 +56,9 @@ class Vanished:
 
     clients: int
     seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.clients} clients vanished: all pages free after {self.seconds:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,10 @@ class Stalled:
     def cost(self) -> float:
         """Share of their speed that the others lose."""
         return 1 - sum(self.beside_none) / sum(self.beside_a_reader)
+
+    def __str__(self) -> str:
+        speeds = (mean(self.beside_a_reader), mean(self.beside_none))
+        return "stalled reader: others get {:.0f} tok/s beside one who reads, {:.0f} beside it".format(*speeds)
 
 
 def _client(running: Running) -> httpx.AsyncClient:
