@@ -44,6 +44,7 @@ class Saved:
 
     seen: int
     planes: tuple[Tensor, ...]
+    fresh: tuple[Tensor, Tensor] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +137,8 @@ class Forced:
         """A copy of `fed`, which must not have been compressed."""
         assert fed.table.total_rows == fed.seen * fed.table.num_lanes, "rows are missing"
         rows = self._mirror.slots_of_rows(fed.slot).flatten()
-        return Saved(fed.seen, tuple(plane.flatten(0, 1)[rows] for plane in self._planes()))
+        fresh = None if self._pool.fresh is None else self._pool.fresh.saved(fed.slot)
+        return Saved(fed.seen, tuple(plane.flatten(0, 1)[rows] for plane in self._planes()), fresh)
 
     @torch.inference_mode()
     def restore(self, saved: Saved, driver: str, num_lanes: int) -> Fed:
@@ -147,6 +149,8 @@ class Forced:
         rows = self._mirror.slots_of_rows(fed.slot).flatten()
         for plane, copy in zip(self._planes(), saved.planes, strict=True):
             plane.flatten(0, 1).index_copy_(0, rows, copy)
+        if self._pool.fresh is not None and saved.fresh is not None:
+            self._pool.fresh.restore(fed.slot, saved.fresh)
         return fed
 
     def _planes(self) -> tuple[Tensor, ...]:

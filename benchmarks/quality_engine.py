@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -22,6 +22,7 @@ from paged_kv.batch import TableMirror
 from paged_kv.calibration import Calibration
 from paged_kv.eviction import EvictionDriver
 from paged_kv.format import load_format
+from paged_kv.fresh import FreshRows
 from paged_kv.policy import CalibratedPolicy, LaneMode, Policy, load_policy
 from paged_kv.pool import KVPool
 from scheduler.config import SchedulerConfig
@@ -84,15 +85,20 @@ class Engine:
     def __init__(self, subject: Subject, variants: Sequence[Variant], rows: str, tokens: int) -> None:
         model = subject.model
         config = model.config
-        drivers = {str(variant): subject.driver(variant) for variant in (Variant(FULL), *variants)}
+        page_format = load_format(rows)
+        block = page_format.fresh_rows or 1
+        chosen = {str(variant): subject.driver(variant) for variant in (Variant(FULL), *variants)}
+        drivers = {name: replace(driver, block=block) for name, driver in chosen.items()}
         self.num_lanes = config.num_lanes
         self.rows = rows
         self.variants = tuple(variants)
         noted = subject.driver(variants[0]).policy
         pages = 1 + config.num_lanes * -(-tokens // _PAGE_SIZE)
-        page_format = load_format(rows)
         statistics = usual_statistics(model, subject.tokenizer()) if page_format.turns_rows else None
-        pool = KVPool(pages, _PAGE_SIZE, config.head_dim, page_format, noted.observation, noted.scorer, statistics)
+        fresh = FreshRows(2 * SLOTS, config.num_lanes, config.head_dim, block) if page_format.fresh_rows else None
+        pool = KVPool(
+            pages, _PAGE_SIZE, config.head_dim, page_format, noted.observation, noted.scorer, statistics, fresh
+        )
         mirror = TableMirror(2 * SLOTS, config.num_layers, config.num_kv_heads, _PAGE_SIZE)
         self.runner = ModelRunner(model, pool, mirror, load_backend("auto", config.head_dim), drivers)
         self.rules = {name: rules_of(driver) for name, driver in drivers.items()}

@@ -1,6 +1,7 @@
 // New tokens enter the pool: RoPE (Su et al., arXiv 2104.09864) on queries and keys, and rows stored in their format.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "calls.h"
@@ -51,6 +52,7 @@ class Append {
                 for (int64_t token = begin; token < end; token++) append<decltype(row)>(token);
             });
         });
+        if (call_.fresh_rows) exchange_fresh();
     }
 
   private:
@@ -72,6 +74,7 @@ class Append {
         const float* queries = fused_ + token * features_;
         const float* keys = queries + heads * d;
         const float* values = keys + call_.kv_heads * d;
+        const int64_t sequence = std::upper_bound(call_.starts, call_.starts + call_.sequences, token) - call_.starts - 1;
         for (int64_t h = 0; h < heads; h++) rope(queries + h * d, cosine, sine, d, queries_ + (token * heads + h) * d);
         for (int64_t h = 0; h < call_.kv_heads; h++) {
             const int64_t slot = call_.new_slots[token * call_.lanes + first_lane_ + h];
@@ -86,10 +89,43 @@ class Append {
             }
             Row::encode(key, (uint8_t*)call_.keys + slot * call_.key_bytes, d, call_.uneven);
             Row::encode(value, (uint8_t*)call_.values + slot * call_.value_bytes, d, false);
+            if (call_.fresh_rows) {
+                const int64_t place = fresh_place(call_, sequence, token, h);
+                Int8Row::encode(key, call_.new_keys + place, d, false);
+                Int8Row::encode(value, call_.new_values + place, d, false);
+            }
             if (call_.scores)
                 score(queries, first_lane_ + h, call_.state + slot * call_.state_bytes);
             else if (call_.state_bytes)
                 std::memset(call_.state + slot * call_.state_bytes, 0, call_.state_bytes);
+        }
+    }
+
+    // What stands before a sequence's first new token in its block joins it; the rows of the last block stay for later.
+    void exchange_fresh() const {
+        const int64_t pairs = call_.sequences * call_.kv_heads, block = call_.fresh_rows;
+        parallel_ranges(pairs, 1, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; i++) {
+                const int64_t s = i / call_.kv_heads, h = i % call_.kv_heads;
+                const int64_t first = call_.starts[s], last = call_.starts[s + 1] - 1;
+                const int64_t before = call_.positions[first] % block;
+                copy_fresh(s, h, first - before, before, 0, false);
+                const int64_t held = std::min(call_.positions[last] % block, last - first) + 1;
+                copy_fresh(s, h, last + 1 - held, held, call_.positions[last] % block + 1 - held, true);
+            }
+        });
+    }
+
+    // `count` rows of a sequence and a head: between the step's, from token `token` on, and those that stay.
+    void copy_fresh(int64_t s, int64_t h, int64_t token, int64_t count, int64_t row, bool stays) const {
+        const int64_t lane = call_.slots[s] * call_.lanes + first_lane_ + h;
+        for (int64_t r = 0; r < count; r++) {
+            const int64_t held = (lane * call_.fresh_rows + row + r) * call_.fresh_bytes;
+            const int64_t place = fresh_place(call_, s, token + r, h);
+            uint8_t *keys = call_.fresh_keys + held, *values = call_.fresh_values + held;
+            std::memcpy(stays ? keys : call_.new_keys + place, stays ? call_.new_keys + place : keys, call_.fresh_bytes);
+            std::memcpy(stays ? values : call_.new_values + place, stays ? call_.new_values + place : values,
+                        call_.fresh_bytes);
         }
     }
 

@@ -28,18 +28,37 @@ struct Tile {
     int64_t first;    // number of the first token within the batch
     int64_t count;    // tokens
     int64_t visible;  // rows that the first token sees; each later one sees one more
+    int64_t fresh;    // how many of these are met as they were when they were new; the last ones
     int64_t parts;
     int64_t partial;  // where its partial results start
     int64_t scores;   // where its scores start; -1: not observed
 
     int64_t rows() const { return visible + count - 1; }
+    int64_t paged() const { return fresh ? visible - fresh : rows(); }
+    int64_t paged_parts() const { return (paged() + PART - 1) / PART; }
+    int64_t tasks() const { return std::max<int64_t>(1, paged_parts()); }
     int64_t stride() const { return (rows() + BLOCK - 1) / BLOCK * BLOCK; }
+};
+
+// Rows that a part of a tile's work meets, counted from where they are stored.
+struct Span {
+    int64_t part;     // of the tile
+    int64_t begin;
+    int64_t end;
+    int64_t visible;  // as in Tile, of these
+    int64_t scores;   // where those of the first stored row stand among the tile's
+    bool is_fresh;
 };
 
 class Attention {
   public:
     Attention(const PagedCall& call, int64_t layer, const float* queries, float* output)
-        : call_(call), queries_(queries), output_(output), first_lane_(layer * call.kv_heads), d_(call.head_dim) {}
+        : call_(call), fresh_call_(call), queries_(queries), output_(output), first_lane_(layer * call.kv_heads),
+          d_(call.head_dim) {
+        fresh_call_.keys = call.new_keys;
+        fresh_call_.values = call.new_values;
+        fresh_call_.key_bytes = fresh_call_.value_bytes = call.fresh_bytes;
+    }
 
     void run() {
         const std::vector<Tile> tiles = plan();
@@ -65,6 +84,7 @@ class Attention {
 
   private:
     const PagedCall& call_;
+    PagedCall fresh_call_;  // of which only the planes of rows are used
     const float* queries_;
     float* output_;
     int64_t first_lane_;
@@ -79,12 +99,17 @@ class Attention {
         const int64_t size = std::max<int64_t>(1, TILE / call_.group);
         for (int64_t s = 0; s < call_.sequences; s++) {
             const int64_t tokens = call_.starts[s + 1] - call_.starts[s];
-            for (int64_t first = 0; first < tokens; first += size) {
+            for (int64_t first = 0, count; first < tokens; first += count) {
+                count = std::min(size, tokens - first);
+                int64_t fresh = 0;
+                if (call_.fresh_rows) {  // tokens of a tile see the same rows in pages, those before their block
+                    fresh = call_.positions[call_.starts[s] + first] % call_.fresh_rows + 1;
+                    count = std::min(count, call_.fresh_rows - fresh + 1);
+                }
                 for (int64_t head = 0; head < call_.kv_heads; head++) {
                     const int64_t kept = call_.kept[s * call_.lanes + first_lane_ + head];
-                    Tile tile{s, head, call_.starts[s] + first, std::min(size, tokens - first), kept - tokens + first + 1,
-                              0, 0, -1};
-                    tile.parts = (tile.rows() + PART - 1) / PART;
+                    Tile tile{s, head, call_.starts[s] + first, count, kept - tokens + first + 1, fresh, 0, 0, -1};
+                    tile.parts = tile.paged_parts() + (fresh > 0);
                     tiles.push_back(tile);
                 }
             }
@@ -101,7 +126,7 @@ class Attention {
         std::vector<std::vector<int>> lanes;  // tiles of one lane stay in order: they add to the same state
         std::vector<int> lane_of(call_.sequences * call_.kv_heads, -1);
         for (size_t i = 0; i < wave.size(); i++) {
-            for (int64_t part = 0; part < wave[i].parts; part++) tasks.push_back({int(i), int(part)});
+            for (int64_t part = 0; part < wave[i].tasks(); part++) tasks.push_back({int(i), int(part)});
             int& lane = lane_of[wave[i].sequence * call_.kv_heads + wave[i].head];
             if (lane < 0) {
                 lane = int(lanes.size());
@@ -128,55 +153,73 @@ class Attention {
         });
     }
 
+    // A part of the rows in pages; with the last part come the fresh ones.
     void attend(const Tile& tile, int64_t part, float* partials, float* scores) {
-        switch (call_.format) {
-            case ROW_FLOAT32: return attend_with<NumberRows<Float32Row>>(tile, part, partials, scores);
-            case ROW_BFLOAT16: return attend_with<NumberRows<Bfloat16Row>>(tile, part, partials, scores);
-            case ROW_INT8: return attend_with<CodeRows<Int8Codes>>(tile, part, partials, scores);
-            default: return attend_with<CodeRows<Int4Codes>>(tile, part, partials, scores);
+        if (part < tile.paged_parts()) {
+            const int64_t seen = tile.fresh ? tile.paged() : tile.visible;
+            const Span span{part, part * PART, std::min((part + 1) * PART, tile.paged()), seen, 0, false};
+            attend_span(call_.format, tile, span, partials, scores);
+        }
+        if (tile.fresh && part == tile.tasks() - 1) {
+            const Span span{tile.parts - 1, 0, tile.fresh + tile.count - 1, tile.fresh, tile.paged(), true};
+            attend_span(ROW_INT8, tile, span, partials, scores);
+        }
+    }
+
+    void attend_span(int64_t format, const Tile& tile, const Span& span, float* partials, float* scores) {
+        switch (format) {
+            case ROW_FLOAT32: return attend_with<NumberRows<Float32Row>>(tile, span, partials, scores);
+            case ROW_BFLOAT16: return attend_with<NumberRows<Bfloat16Row>>(tile, span, partials, scores);
+            case ROW_INT8: return attend_with<CodeRows<Int8Codes>>(tile, span, partials, scores);
+            default: return attend_with<CodeRows<Int4Codes>>(tile, span, partials, scores);
         }
     }
 
     template <class Rows>
-    void attend_with(const Tile& tile, int64_t part, float* partials, float* scores) {
+    void attend_with(const Tile& tile, const Span& span, float* partials, float* scores) {
         static thread_local Rows work;
         static thread_local Softmax softmax;
-        attend_rows(tile, part, partials, scores, work, softmax);
+        attend_rows(tile, span, partials, scores, work, softmax);
     }
 
     // Not part of its caller, where the compiler would look up the address of a thread's variables again and again.
     template <class Rows>
-    [[gnu::noipa]] void attend_rows(const Tile& tile, int64_t part, float* partials, float* all_scores, Rows& work,
+    [[gnu::noipa]] void attend_rows(const Tile& tile, const Span& span, float* partials, float* all_scores, Rows& work,
                                     Softmax& softmax) {
+        const PagedCall& call = span.is_fresh ? fresh_call_ : call_;
         const int64_t group = call_.group, vectors = tile.count * group;
         softmax.start(vectors, d_);
         work.start(vectors, d_);
         for (int64_t v = 0; v < vectors; v++) load_query(tile, v, work.query(v));
         work.prepare(vectors);
-        const int64_t end = std::min((part + 1) * PART, tile.rows());
-        for (int64_t block = part * PART; block < end; block += BLOCK) {
-            const int64_t rows = std::min(BLOCK, end - block), padded = (rows + W - 1) / W * W;
+        for (int64_t block = span.begin; block < span.end; block += BLOCK) {
+            const int64_t rows = std::min(BLOCK, span.end - block), padded = (rows + W - 1) / W * W;
             int64_t slots[BLOCK + AHEAD_ROWS];
-            const int64_t known = std::min(rows + AHEAD_ROWS, tile.rows() - block);
-            find_slots(tile, block, known, slots);
-            ask_for(slots + std::min(AHEAD_ROWS, known), known - std::min(AHEAD_ROWS, known));
-            work.take(call_, slots, rows);
+            if (span.is_fresh) {
+                find_fresh(tile, block, rows, slots);
+            } else {
+                const int64_t known = std::min(rows + AHEAD_ROWS, tile.paged() - block);
+                find_slots(tile, block, known, slots);
+                ask_for(slots + std::min(AHEAD_ROWS, known), known - std::min(AHEAD_ROWS, known));
+            }
+            work.take(call, slots, rows);
             // The first token that sees anything here: those before it do not change by this block at all.
-            const int64_t blind = std::clamp<int64_t>(block - tile.visible + 1, 0, tile.count);
+            const int64_t blind = std::clamp<int64_t>(block - span.visible + 1, 0, tile.count);
             work.score(softmax, blind * group, vectors, padded);
             for (int64_t v = blind * group; v < vectors; v++) {
                 float* scores = softmax.scores(v);
-                const int64_t seen = std::min(rows, tile.visible + v / group - block);
+                const int64_t seen = std::min(rows, span.visible + v / group - block);
                 std::fill(scores + seen, scores + padded, HIDDEN);
                 if (tile.scores >= 0) {
-                    std::memcpy(all_scores + tile.scores + v * tile.stride() + block, scores, padded * sizeof(float));
+                    float* first = all_scores + tile.scores + v * tile.stride() + span.scores;
+                    std::memcpy(first + block, scores, rows * sizeof(float));
                 }
                 work.weigh(softmax, v, padded);
             }
             work.add_values(softmax, blind * group, vectors, rows);
         }
         work.finish(softmax, vectors);
-        float* partial = partials + tile.partial + part * vectors * partial_size();
+        float* partial = partials + tile.partial + span.part * vectors * partial_size();
         for (int64_t v = 0; v < vectors; v++, partial += partial_size()) {
             partial[0] = softmax.top(v);
             partial[1] = softmax.total(v);
@@ -222,6 +265,14 @@ class Attention {
         }
     }
 
+    // The same of fresh rows.
+    void find_fresh(const Tile& tile, int64_t row, int64_t count, int64_t* slots) const {
+        const int64_t token = tile.first - tile.fresh + 1 + row;
+        for (int64_t r = 0; r < count; r++) {
+            slots[r] = fresh_place(call_, tile.sequence, token + r, tile.head) / call_.fresh_bytes;
+        }
+    }
+
     // Join the parts of a tile, and note down the weights that its queries gave.
     void finish(const Tile& tile, const float* partials, const float* scores) const {
         static thread_local std::vector<float> weights, turned_back;
@@ -238,7 +289,8 @@ class Attention {
                 const float* first = partials + tile.partial + v * partial_size();
                 float top, total;
                 float* joined = call_.output_basis == nullptr ? out : turned_back.data();
-                join(first, vectors * partial_size(), (seen + PART - 1) / PART, joined, top, total);
+                const int64_t parts = tile.fresh ? tile.parts : (seen + PART - 1) / PART;
+                join(first, vectors * partial_size(), parts, joined, top, total);
                 if (joined != out) multiply(joined, call_.output_basis, d_, out);
                 if (is_noted) {
                     const float* row = scores + tile.scores + v * tile.stride();

@@ -37,6 +37,15 @@ struct PagedCall {
     int64_t basis_lanes;       // 1: all lanes alike
     int64_t uneven;            // the first half of a key takes more bits
 
+    // The newest rows again, in ROW_INT8, see paged_kv/fresh.py. `new_*` are those that a step's tokens see, of the layer
+    // under way: token t of sequence s is row (s + 1) * fresh_rows + t, and before a sequence's first stand older ones.
+    uint8_t* fresh_keys;    // [slots, lanes, fresh_rows, fresh_bytes]
+    uint8_t* fresh_values;  // the same
+    uint8_t* new_keys;      // [sequences * fresh_rows + tokens, kv_heads, fresh_bytes]
+    uint8_t* new_values;    // the same
+    int64_t fresh_rows;     // 0: none
+    int64_t fresh_bytes;
+
     int64_t sequences;
     int64_t lanes;
     int64_t table_width;

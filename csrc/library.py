@@ -28,6 +28,8 @@ class PagedCall(ctypes.Structure):
         *[(name, Address) for name in ("tables", "slots", "kept", "starts", "positions", "new_slots", "observed")],
         *[(name, Address) for name in ("key_basis", "query_basis", "value_basis", "output_basis")],
         *[(name, _INT) for name in ("basis_lanes", "uneven")],
+        *[(name, Address) for name in ("fresh_keys", "fresh_values", "new_keys", "new_values")],
+        *[(name, _INT) for name in ("fresh_rows", "fresh_bytes")],
         *[(name, _INT) for name in ("sequences", "lanes", "table_width", "kv_heads", "group")],
         *[(name, _INT) for name in ("measure", "window", "sums")],
         ("decay", ctypes.c_float),

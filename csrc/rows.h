@@ -52,6 +52,11 @@ inline void multiply(const float* x, const float* matrix, int64_t n, float* out)
     }
 }
 
+// Where a step's row of `token` and KV head `head` starts among the fresh ones.
+inline int64_t fresh_place(const PagedCall& call, int64_t sequence, int64_t token, int64_t head) {
+    return (((sequence + 1) * call.fresh_rows + token) * call.kv_heads + head) * call.fresh_bytes;
+}
+
 inline const float* basis_of(const PagedCall& call, const float* basis, int64_t lane) {
     return call.basis_lanes == 1 ? basis : basis + lane * call.head_dim * call.head_dim;
 }

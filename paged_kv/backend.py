@@ -45,6 +45,8 @@ class AttentionBackend(ABC):
         lanes = slice(layer * batch.kv_heads, (layer + 1) * batch.kv_heads)
         slots = batch.new_slots[:, lanes]
         pool.write(slots, keys, values, lanes.start)
+        if pool.fresh is not None:
+            pool.fresh.enter(lanes.start, *pool.turned(keys, values, lanes.start), batch)
         if pool.scorer is not None:
             pool.state.flatten(0, 1).index_copy_(0, slots.flatten(), pool.scorer.state(layer, fused).flatten(0, 1))
         return queries

@@ -37,7 +37,8 @@ class EvictionDriver:
     the rows to keep; "uniform" gives every lane the same count, "layer" lets the lanes of a layer compete, "global"
     all lanes of the sequence, and "profile" gives each lane what `profile` says. Lane of layer l, KV head h:
     `l * kv_heads + h`. `pool` is odd: before lanes compete, a row gets the highest score of so many rows around it;
-    those that survive in any case lend theirs to nobody.
+    those that survive in any case lend theirs to nobody. All rows survive of the block of `block` tokens that the next
+    token belongs to.
     """
 
     policy: Policy
@@ -47,6 +48,7 @@ class EvictionDriver:
     kv_heads: int
     pool: int = 1
     profile: LaneProfile | None = None
+    block: int = 1
 
     def __post_init__(self) -> None:
         if self.pool < 1 or self.pool % 2 == 0:
@@ -108,7 +110,7 @@ class EvictionDriver:
     def _ranked(self, scores: Tensor, view: ScoreView) -> Tensor:
         """Scores as rows compete with them, [lanes, R] by age: infinite for the protected, smoothed, never NaN."""
         age = view.age
-        protected = (view.rows < self.sinks) | (age < self.recent)
+        protected = (view.rows < self.sinks) | (age < self._newest(view))
         ranked = torch.nan_to_num(scores.float(), nan=float("-inf"), posinf=float("inf"), neginf=float("-inf"))
         ranked = highest_nearby(ranked.masked_fill(protected | (age < 0), float("-inf")), self.pool)
         ranked = ranked.clamp(max=torch.finfo(torch.float32).max)  # a policy's certain rows stand behind the protected
@@ -126,8 +128,12 @@ class EvictionDriver:
     def _quotas(self, view: ScoreView, keep_rows: int, groups: int) -> Tensor:
         """How many rows each group of competing lanes keeps, int64 [groups]."""
         if self.profile is not None and self.lanes == "profile":
-            return self.profile.counts(keep_rows, view.kept, view.seen, self.sinks + self.recent)
+            return self.profile.counts(keep_rows, view.kept, view.seen, self.sinks + self._newest(view))
         return view.kept.new_full((groups,), keep_rows // groups)
+
+    def _newest(self, view: ScoreView) -> int:
+        """How many of each lane's last rows survive in any case."""
+        return max(self.recent, view.seen % self.block)
 
     def _keep(
         self,

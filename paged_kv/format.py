@@ -17,12 +17,14 @@ _STEP = 32  # numbers: a multiple of what any kernel takes at once
 class PageFormat(ABC):
     """Stateless. All that a vector needs, scales included, lies in its own `width` elements, so rows move as bytes.
 
-    `head_dim` must be a multiple of `head_dim_step`. `turns_rows`: rows are stored in a `Basis`.
+    `head_dim` must be a multiple of `head_dim_step`. `turns_rows`: rows are stored in a `Basis`. `fresh_rows`: as many
+    of the newest are worth holding in 8 bits as well, see `FreshRows`.
     """
 
     dtype: torch.dtype
     head_dim_step = 1
     turns_rows = False
+    fresh_rows = 0
 
     @abstractmethod
     def width(self, head_dim: int) -> int:

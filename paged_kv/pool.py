@@ -10,6 +10,7 @@ from torch import Tensor
 
 from paged_kv.basis import Basis, KeyStatistics
 from paged_kv.format import PageFormat
+from paged_kv.fresh import FreshRows
 from paged_kv.observation import Observation
 from paged_kv.scoring import LinearScorer
 
@@ -34,6 +35,7 @@ class KVPool:
         observation: Observation | None = None,
         scorer: LinearScorer | None = None,
         statistics: KeyStatistics | None = None,
+        fresh: FreshRows | None = None,
         device: torch.device | str = "cpu",
     ) -> None:
         assert observation is None or scorer is None, "a row has one state"
@@ -42,6 +44,7 @@ class KVPool:
         self.format = page_format
         self.observation = observation
         self.scorer = scorer
+        self.fresh = fresh
         self.basis = Basis(head_dim, statistics) if page_format.turns_rows else None
         width = page_format.width(head_dim)
         self.keys = _zeros((num_pages, page_size, width), page_format.dtype, device)
@@ -59,15 +62,19 @@ class KVPool:
 
         `keys` and `values` float [n, lanes, head_dim].
         """
-        encode = self.format.encode
-        if self.basis is not None:
-            keys, values = self.basis.turn_keys(keys, first_lane), values.float() @ self.basis.values
-            encode = self.format.encode_uneven if self.basis.is_uneven else encode
+        keys, values = self.turned(keys, values, first_lane)
+        encode = self.format.encode_uneven if self.basis is not None and self.basis.is_uneven else self.format.encode
         slots = slots.flatten()
         self.keys.flatten(0, 1).index_copy_(0, slots, encode(keys.flatten(0, 1)))
         self.values.flatten(0, 1).index_copy_(0, slots, self.format.encode(values.flatten(0, 1)))
         if self.observation is not None:
             self.state.flatten(0, 1).index_fill_(0, slots, 0)
+
+    def turned(self, keys: Tensor, values: Tensor, first_lane: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [n, lanes, head_dim] of neighbouring lanes, in the basis that they are stored in."""
+        if self.basis is None:
+            return keys, values
+        return self.basis.turn_keys(keys, first_lane), values.float() @ self.basis.values
 
     def move(self, sources: Tensor, targets: Tensor) -> None:
         """Copy rows byte for byte from slots `sources` to slots `targets`, int64 [n]; the two may overlap."""

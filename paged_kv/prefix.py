@@ -96,6 +96,13 @@ class PrefixCache:
             if key in self._unused:
                 self._drop(key)
 
+    def drop_rest(self, keys: Sequence[Key]) -> None:
+        """Give up what is left of `keys`, which are of use together only, if some of them were given up."""
+        known = [key for key in keys if key in self._entries]
+        for key in known if len(known) < len(keys) else ():
+            if key in self._unused:
+                self._drop(key)
+
     def make_room(self, pages: int) -> None:
         """Give up entries without users until `pages` pages are free, or none is left."""
         while self._unused and self._allocator.num_free < pages:

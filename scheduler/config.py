@@ -15,7 +15,7 @@ class SchedulerConfig:
 
     `policies` maps each allowed policy to its rules; None marks one that never evicts. `debug_pages` makes plans carry
     the pages that fell free, so that the runner can poison them. `prefix_caching`: sequences that begin alike share
-    rows.
+    rows, from positions that are multiples of `block` on.
     """
 
     num_lanes: int
@@ -33,6 +33,7 @@ class SchedulerConfig:
     eos_token_ids: tuple[int, ...] = ()
     debug_pages: bool = False
     prefix_caching: bool = False
+    block: int = 1
 
     def __post_init__(self) -> None:
         if self.max_num_batched_tokens <= self.max_num_seqs:

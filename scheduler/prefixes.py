@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from paged_kv.allocator import PageAllocator
@@ -15,7 +17,8 @@ class Prefixes:
     """Owns the prefix cache and the totals of what was found in it; part of `KVMemory`.
 
     The keys that a sequence uses, `sequence.used_keys`, are those of its first columns. A column can be read by others
-    as long as nothing of its sequence was evicted.
+    as long as nothing of its sequence was evicted. Columns that make up blocks of tokens together are published and
+    taken together.
     """
 
     def __init__(self, config: SchedulerConfig, allocator: PageAllocator) -> None:
@@ -23,14 +26,16 @@ class Prefixes:
         self.tokens_asked = 0
         self.tokens_found = 0
         self._page_size = config.page_size
+        self._step = math.lcm(config.page_size, config.block) // config.page_size
         self._is_on = config.prefix_caching
 
     def found(self, sequence: Sequence) -> int:
-        """Columns of waiting `sequence` that are known. At least its last token is left to compute."""
+        """Columns of waiting `sequence` that it can begin with. At least its last token is left to compute."""
         if not self._is_on or sequence.scores_prompt:
             return 0
         self._extend_keys(sequence, len(sequence.tokens))
-        return self.cache.match(sequence.keys[: (len(sequence.tokens) - 1) // self._page_size])
+        known = self.cache.match(sequence.keys[: (len(sequence.tokens) - 1) // self._page_size])
+        return known - known % self._step
 
     def used_of(self, sequence: Sequence, found: int) -> int:
         """How many of the first `found` columns of waiting `sequence` others use now."""
@@ -62,17 +67,19 @@ class Prefixes:
         return self._is_on and not sequence.is_compressed
 
     def publish(self, sequence: Sequence) -> None:
-        """Let others find the full columns of `sequence`, unless something of it was evicted.
+        """Let others find the full columns of `sequence` that end a block, unless something of it was evicted.
 
         Where another has read the same text at the same time, it ends with the columns before.
         """
         if not self.may_publish(sequence):
             return
-        full = sequence.num_computed // self._page_size
+        full = sequence.num_computed // self._page_size // self._step * self._step
         if full <= len(sequence.used_keys):
             return
         self._extend_keys(sequence, sequence.num_computed)
         for column in range(len(sequence.used_keys), full):
+            if column % self._step == 0:
+                self.cache.drop_rest(sequence.keys[column : column + self._step])
             if not self.cache.publish(sequence.keys[column], sequence.table.column(column)):
                 break
             sequence.used_keys.append(sequence.keys[column])

@@ -12,6 +12,7 @@ from models.checkpoint import Checkpoint
 from models.source import default_cache_dir
 from paged_kv.calibration import Calibration
 from paged_kv.eviction import EvictionDriver
+from paged_kv.format import load_format
 from paged_kv.plugins import names
 from paged_kv.policy import CalibratedPolicy, Policy, load_policy
 from scheduler.budget import EvictionRules
@@ -77,14 +78,15 @@ def drivers_of(
     calibration: Calibration | None,
 ) -> dict[str, EvictionDriver]:
     """What evicts for each of `policies`. Lanes that `with_policy` chose are those of its policy alone."""
+    block = load_format(chosen.kv_cache_dtype).fresh_rows or 1
     return {
-        name: driver_of(policy, chosen if name == chosen.kv_policy else asked, kv_heads, calibration)
+        name: driver_of(policy, chosen if name == chosen.kv_policy else asked, kv_heads, calibration, block)
         for name, policy in policies.items()
     }
 
 
 def driver_of(
-    policy: Policy, options: EngineOptions, kv_heads: int, calibration: Calibration | None = None
+    policy: Policy, options: EngineOptions, kv_heads: int, calibration: Calibration | None = None, block: int = 1
 ) -> EvictionDriver:
     """What evicts for `policy`, as the flags or else its own defaults say."""
     defaults = policy.defaults
@@ -96,6 +98,7 @@ def driver_of(
         kv_heads=kv_heads,
         pool=defaults.pool if options.kv_pool is None else options.kv_pool,
         profile=calibration.profile if calibration else None,
+        block=block,
     )
 
 
@@ -104,7 +107,7 @@ def rules_of(driver: EvictionDriver) -> EvictionRules | None:
     if not driver.policy.evicts:
         return None
     defaults = driver.policy.defaults
-    least = driver.sinks + driver.recent + 1
+    least = driver.sinks + max(driver.recent, driver.block - 1) + 1
     if defaults.ceiling:  # what a drop leaves of the smallest budget must hold the protected rows, too
         least = math.ceil(least / (1 - defaults.drop))
     return EvictionRules(least, defaults.drop, defaults.ceiling, defaults.streaming)

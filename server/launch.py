@@ -22,6 +22,7 @@ from paged_kv.backend import AttentionBackend, load_backend
 from paged_kv.batch import TableMirror
 from paged_kv.eviction import EvictionDriver
 from paged_kv.format import load_format
+from paged_kv.fresh import FreshRows
 from paged_kv.policy import Policy, load_policy
 from paged_kv.pool import KVPool
 from scheduler.config import SchedulerConfig
@@ -179,6 +180,9 @@ def _pool(options: EngineOptions, lm: CausalLM, tokenizer: Tokenizer, policy: Po
             policy.observation,
             policy.scorer,
             statistics,
+            FreshRows(options.max_num_seqs, model.num_lanes, model.head_dim, rows)
+            if (rows := page_format.fresh_rows)
+            else None,
         )
     except MemoryError as error:
         raise LaunchError(
@@ -215,6 +219,7 @@ def _scheduler_config(
             eos_token_ids=checkpoint.eos_token_ids,
             debug_pages=options.debug_pages,
             prefix_caching=options.enable_prefix_caching,
+            block=pool.fresh.rows if pool.fresh else 1,
         )
     except ValueError as error:
         raise LaunchError(str(error)) from error
@@ -240,6 +245,12 @@ def _summary(
         f"KV memory: {num_pages * page / 2**20:,.0f} MiB in {num_pages:,} pages of {pool.page_size} rows; "
         f"a token takes {page // pool.page_size * model.num_lanes:,} bytes, so {whole:,} fit whole",
     ]
+    if pool.fresh is not None:
+        beside = pool.fresh.bytes_per_sequence(model.num_lanes, pool.head_dim, pool.fresh.rows)
+        lines.append(
+            f"Beside them, each running sequence holds up to {pool.fresh.rows} of its newest rows per lane in 8 bits, "
+            f"in {beside // 1024:,} KiB"
+        )
     driver = scheduler.config.policies[options.kv_policy]
     if driver is None:
         lines.append("Eviction: none (--kv-policy full)")

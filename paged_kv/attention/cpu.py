@@ -63,7 +63,9 @@ class CpuBackend(AttentionBackend):
     def _prepare(self, pool: KVPool, batch: PagedBatch) -> None:
         self._starts = torch.tensor(batch.starts, dtype=torch.int64)
         self._observed = torch.tensor(batch.observed, dtype=torch.uint8)
-        observation, basis = pool.observation, pool.basis
+        observation, basis, fresh = pool.observation, pool.basis, pool.fresh
+        if fresh is not None:
+            fresh.reserve(batch)
         self._call = PagedCall(
             keys=address(pool.keys),
             values=address(pool.values),
@@ -87,6 +89,12 @@ class CpuBackend(AttentionBackend):
             output_basis=address(basis.outputs) if basis else None,
             basis_lanes=basis.keys.shape[0] if basis else 0,
             uneven=int(basis is not None and basis.is_uneven),
+            fresh_keys=address(fresh.keys) if fresh else None,
+            fresh_values=address(fresh.values) if fresh else None,
+            new_keys=address(fresh.new_keys) if fresh else None,
+            new_values=address(fresh.new_values) if fresh else None,
+            fresh_rows=fresh.rows if fresh else 0,
+            fresh_bytes=fresh.width if fresh else 0,
             sequences=batch.num_sequences,
             lanes=batch.tables.shape[1],
             table_width=batch.tables.shape[2],

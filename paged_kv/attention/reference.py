@@ -9,6 +9,7 @@ from torch import Tensor
 
 from paged_kv.backend import AttentionBackend
 from paged_kv.batch import PagedBatch
+from paged_kv.fresh import FreshRows
 from paged_kv.pool import KVPool
 
 _QUERY_TILE = 128  # queries of one prompt chunk at a time: bounds the weights held at once
@@ -60,6 +61,9 @@ class ReferenceBackend(AttentionBackend):
             keys[stale] = 0
             values[stale] = 0
         count = queries.shape[1]
+        new_keys, new_values = keys, values
+        if pool.fresh is not None:
+            new_keys, new_values = _with_fresh(pool.fresh, batch, members, kept, keys, values)
         grouped = queries.view(*queries.shape[:2], kept.shape[1], -1, pool.head_dim).permute(0, 2, 3, 1, 4)
         outputs = []
         for first in range(0, count, _QUERY_TILE):
@@ -67,8 +71,12 @@ class ReferenceBackend(AttentionBackend):
             offsets = torch.arange(first, first + tile.shape[3], device=table.device)
             visible = kept.unsqueeze(-1) - count + offsets + 1  # [S, H, q]
             hidden = rows >= visible.unsqueeze(-1) if is_ragged or count > 1 else None
-            weights = _weights(tile, keys, hidden)
-            outputs.append((weights.flatten(2, 3) @ values).view(tile.shape))
+            near = None
+            if pool.fresh is not None:
+                own = _own_rows(batch, members, offsets, pool.fresh.rows)
+                near = (rows >= (visible - own).unsqueeze(-1)).unsqueeze(2)  # [S, H, 1, q, R]
+            weights = _weights(tile, keys, hidden, new_keys, near)
+            outputs.append(_weighted(weights, values, new_values, near).view(tile.shape))
             _observe(pool, table, weights, visible, batch, members, offsets)
         return torch.cat(outputs, dim=3).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
@@ -95,17 +103,48 @@ def _groups(batch: PagedBatch, most_rows: list[int]) -> Iterator[range]:
         start = stop
 
 
-def _weights(queries: Tensor, keys: Tensor, hidden: Tensor | None) -> Tensor:
+def _with_fresh(
+    fresh: FreshRows, batch: PagedBatch, members: range, kept: Tensor, keys: Tensor, values: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Copies of `keys` and `values` [S, H, R, D] in which the newest rows of each lane are the fresh ones."""
+    keys, values = keys.clone(), values.clone()
+    for i, member in enumerate(members):
+        newest = fresh.of(member, batch)
+        for head, rows in enumerate(kept[i].tolist()):
+            for all_rows, new in zip((keys, values), newest, strict=True):
+                all_rows[i, head, rows - new.shape[1] : rows] = new[head]
+    return keys, values
+
+
+def _own_rows(batch: PagedBatch, members: range, offsets: Tensor, block: int) -> Tensor:
+    """How many rows of its own block each of a tile's queries sees, [S, 1, q]."""
+    first = torch.tensor([batch.starts[member] for member in members], device=offsets.device)
+    return (batch.positions[first.unsqueeze(-1) + offsets] % block + 1).unsqueeze(1)
+
+
+def _weights(queries: Tensor, keys: Tensor, hidden: Tensor | None, new_keys: Tensor, near: Tensor | None) -> Tensor:
     """Softmax weights [S, H, g, q, R] of `queries` [S, H, g, q, D] over `keys` [S, H, R, D].
 
-    `hidden` bool [S, H, q, R] marks the rows that a query does not see; None if it sees all.
+    `hidden` bool [S, H, q, R] marks the rows that a query does not see; None if it sees all. Where `near`
+    [S, H, 1, q, R] says so, `new_keys` take their place.
     """
     scaled = queries.flatten(2, 3) * queries.shape[-1] ** -0.5
     scores: Tensor = (scaled @ keys.mT).view(*queries.shape[:4], -1)
+    if near is not None:
+        scores = torch.where(near, (scaled @ new_keys.mT).view(scores.shape), scores)
     if hidden is not None:
         barrier = torch.zeros(hidden.shape, device=hidden.device).masked_fill_(hidden, float("-inf"))
         scores += barrier.unsqueeze(2)
     return scores.softmax(dim=-1)
+
+
+def _weighted(weights: Tensor, values: Tensor, new_values: Tensor, near: Tensor | None) -> Tensor:
+    """Values [S, H, R, D] by their weights, [S, H, g * q, D]; where `near` says so, `new_values` take their place."""
+    if near is None:
+        return weights.flatten(2, 3) @ values
+    far = weights.masked_fill(near, 0).flatten(2, 3) @ values
+    summed: Tensor = far + weights.masked_fill(~near, 0).flatten(2, 3) @ new_values
+    return summed
 
 
 def _observe(

@@ -27,6 +27,7 @@ class HalvesFormat(PageFormat):
     dtype = torch.uint8
     head_dim_step = _HALF_STEP
     turns_rows = True
+    fresh_rows = 32
 
     def width(self, head_dim: int) -> int:
         """See `PageFormat.width`."""

@@ -64,3 +64,15 @@ def test_same_bits(
     for i, trace in enumerate(together):
         assert len(trace) == _PARAMS.max_tokens
         assert trace == alone[i % len(prompts)], f"prompt {i}"
+
+
+@pytest.mark.parametrize("pages", [1, 16])
+def test_same_bits_from_known_beginnings(
+    base: EngineOptions, prompts: list[tuple[int, ...]], alone: list[Trace], pages: int
+) -> None:
+    assembly = assemble(replace(base, page_size=pages))
+    found = []
+    for _ in range(2):
+        assert [traces(assembly, [prompt])[0] for prompt in prompts] == alone
+        found.append(assembly.scheduler.stats().prefix_tokens_found_total)
+    assert found[1] - found[0] > sum(_LENGTHS) / 2

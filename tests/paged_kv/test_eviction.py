@@ -73,6 +73,14 @@ def test_sinks_and_recent_rows_survive_the_worst_scores() -> None:
     assert compress(world, driver, 12) == [[0, 1, 6, 7, 8, 9]] * 2
 
 
+@pytest.mark.parametrize(("block", "rows"), [(1, [0, 1]), (4, [0, 8, 9]), (16, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])])
+def test_rows_of_a_block_that_is_not_full_survive_the_worst_scores(block: int, rows: list[int]) -> None:
+    world = filled([10, 10])
+    scores = torch.arange(10.0).mul(-1).repeat(2, 1)
+    driver = EvictionDriver(Given(scores), sinks=0, recent=0, lanes="uniform", kv_heads=2, block=block)
+    assert compress(world, driver, 2 * len(rows)) == [rows] * 2
+
+
 def test_rows_that_a_policy_insists_on_stand_behind_the_protected_ones() -> None:
     world = filled([10, 10])
     scores = torch.arange(10.0).repeat(2, 1)

@@ -78,3 +78,36 @@ def test_pages_that_others_took_over_are_not_found_under_their_old_name() -> Non
     again = run(scheduler, fake)
     assert again.tokens["again", 0] == expected(3 * PAGE_SIZE)
     assert cached(again, "again") == 0
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 2, 3])
+def test_only_whole_blocks_are_found(blocks: int) -> None:
+    """Where rows of a block are needed as they were before they went into pages."""
+    block = 2 * PAGE_SIZE
+    scheduler, fake = Scheduler(config(prefix_caching=True, block=block)), runner()
+    length = blocks * block + PAGE_SIZE + 1
+    scheduler.add(request("first", length, NEW))
+    run(scheduler, fake)
+    scheduler.add(request("second", length, NEW))
+    scheduler.add(request("longer", length + 3 * block, NEW))
+    later = run(scheduler, fake)
+    scheduler.add(request("longest", length + 5 * block, NEW))
+    last = run(scheduler, fake)
+    assert cached(later, "second") == blocks * block
+    assert cached(later, "longer") >= blocks * block
+    assert cached(last, "longest") >= (blocks + 3) * block
+    for outcome, name, extra in ((later, "second", 0), (later, "longer", 3), (last, "longest", 5)):
+        assert outcome.tokens[name, 0] == expected(length + extra * block)
+
+
+def test_what_is_left_of_a_block_does_not_keep_it_from_being_known_again() -> None:
+    block = 2 * PAGE_SIZE
+    scheduler, fake = Scheduler(config(prefix_caching=True, block=block)), runner()
+    length = 3 * block + 1
+    scheduler.add(request("first", length, 1))
+    run(scheduler, fake)
+    cache, allocator = scheduler.memory.prefixes.cache, scheduler.memory.allocator
+    cache.make_room(allocator.num_free + 1)  # the last column alone
+    for name, found in (("second", 2 * block), ("third", 3 * block)):
+        scheduler.add(request(name, length, 1))
+        assert cached(run(scheduler, fake), name) == found
