@@ -52,6 +52,11 @@ class KVPool:
         state_bytes = notes.state_bytes if (notes := observation or scorer) else 0
         self.state = _zeros((num_pages, page_size, state_bytes), torch.uint8, device)
 
+    @property
+    def block(self) -> int:
+        """Tokens from a multiple of this on whose rows a query meets as they were when they were new."""
+        return 1 if self.fresh is None else self.fresh.rows
+
     @staticmethod
     def bytes_per_page(page_size: int, head_dim: int, page_format: PageFormat, state_bytes: int) -> int:
         """What one page costs, everything included."""

@@ -12,7 +12,6 @@ from models.checkpoint import Checkpoint
 from models.source import default_cache_dir
 from paged_kv.calibration import Calibration
 from paged_kv.eviction import EvictionDriver
-from paged_kv.format import load_format
 from paged_kv.plugins import names
 from paged_kv.policy import CalibratedPolicy, Policy, load_policy
 from scheduler.budget import EvictionRules
@@ -76,9 +75,9 @@ def drivers_of(
     chosen: EngineOptions,
     kv_heads: int,
     calibration: Calibration | None,
+    block: int = 1,
 ) -> dict[str, EvictionDriver]:
     """What evicts for each of `policies`. Lanes that `with_policy` chose are those of its policy alone."""
-    block = load_format(chosen.kv_cache_dtype).fresh_rows or 1
     return {
         name: driver_of(policy, chosen if name == chosen.kv_policy else asked, kv_heads, calibration, block)
         for name, policy in policies.items()

@@ -71,7 +71,7 @@ def assemble(options: EngineOptions) -> Assembly:
     backend = _backend(options, model.config)
     options = _settled(options, model.config, backend, policies[options.kv_policy], quantize=quantize)
     pool = _pool(options, model, tokenizer, policies[options.kv_policy])
-    drivers = drivers_of(policies, asked, options, model.config.num_kv_heads, calibration)
+    drivers = drivers_of(policies, asked, options, model.config.num_kv_heads, calibration, pool.block)
     config = _scheduler_config(options, model.config, checkpoint, pool, drivers)
     mirror = TableMirror(options.max_num_seqs, model.config.num_layers, model.config.num_kv_heads, options.page_size)
     runner = ModelRunner(model, pool, mirror, backend, drivers, tokenizer.vocab_size)
@@ -171,6 +171,7 @@ def _pool(options: EngineOptions, lm: CausalLM, tokenizer: Tokenizer, policy: Po
             f"{least}; give at least {least * page // 2**20 + 1}MiB"
         )
     statistics = usual_statistics(lm, tokenizer) if page_format.turns_rows else None
+    rows = page_format.fresh_rows
     try:
         return KVPool(
             memory // page,
@@ -180,9 +181,7 @@ def _pool(options: EngineOptions, lm: CausalLM, tokenizer: Tokenizer, policy: Po
             policy.observation,
             policy.scorer,
             statistics,
-            FreshRows(options.max_num_seqs, model.num_lanes, model.head_dim, rows)
-            if (rows := page_format.fresh_rows)
-            else None,
+            FreshRows(options.max_num_seqs, model.num_lanes, model.head_dim, rows) if rows else None,
         )
     except MemoryError as error:
         raise LaunchError(
@@ -219,7 +218,7 @@ def _scheduler_config(
             eos_token_ids=checkpoint.eos_token_ids,
             debug_pages=options.debug_pages,
             prefix_caching=options.enable_prefix_caching,
-            block=pool.fresh.rows if pool.fresh else 1,
+            block=pool.block,
         )
     except ValueError as error:
         raise LaunchError(str(error)) from error
