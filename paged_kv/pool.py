@@ -21,8 +21,8 @@ class KVPool:
         keys, values   [num_pages, page_size, width]        stored vectors, see `PageFormat`
         state          [num_pages, page_size, state_bytes]  uint8, what observation or scorer keeps about each row
 
-    A pool has an `observation` or a `scorer`, or neither. Page 0 stays zero: padded tables point at it. Keys are stored
-    under `rotation`, if the format asks for one.
+    A pool has an `observation` or a `scorer`, or neither. Page 0 stays zero: padded tables point at it. Rows are stored
+    in a `basis`, if the format asks for one. `fresh` holds the newest of them once more, or is None.
     The runner's thread alone touches the pool.
     """
 
