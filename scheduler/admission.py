@@ -8,6 +8,7 @@ from functools import cached_property
 from scheduler.budget import SequenceBudget
 from scheduler.config import SchedulerConfig
 from scheduler.errors import RequestRejected
+from scheduler.forecast import Forecast, Pages
 from scheduler.memory import KVMemory
 from scheduler.queue import WaitingQueue
 from scheduler.request import GenerationRequest
@@ -46,12 +47,17 @@ def _too_long(needed: int, room: int, config: SchedulerConfig) -> str:
 
 
 class Admission:
-    """Decides for one step which waiting sequences enter. A sequence without room may be passed, but not for ever."""
+    """Decides for one step which waiting sequences enter. A sequence without room may be passed, but not for ever.
 
-    def __init__(self, memory: KVMemory, queue: WaitingQueue, running: Iterable[Sequence]) -> None:
+    There must be room now and, see `Forecast`, while all grow that were let in.
+    """
+
+    def __init__(self, memory: KVMemory, forecast: Forecast, queue: WaitingQueue, running: Iterable[Sequence]) -> None:
         self._memory = memory
+        self._forecast = forecast
         self._running = tuple(running)
         self._entered = 0.0
+        self._entered_ahead: Pages | float = 0.0
         self.candidates = queue.first(LOOKAHEAD)
 
     def may_enter(self, sequence: Sequence) -> bool:
@@ -62,15 +68,28 @@ class Admission:
         if self._memory.prefixes.waits_for_sibling(sequence):
             return False
         needed = self._memory.needed(sequence)
-        promised = self._promised + self._entered
-        if promised > 0 and promised + needed > self._memory.allocator.num_usable:
+        ahead = self._forecast.pages([sequence], [needed])
+        if not self._has_room(needed, ahead):
             return False
         self._entered += needed
+        self._entered_ahead += ahead
         for other in earlier:
             other.times_skipped += 1
         return True
 
+    def _has_room(self, needed: float, ahead: Pages) -> bool:
+        """Whether that many pages can be promised, now and ahead, to a newcomer; one that is alone has all the room."""
+        usable = self._memory.allocator.num_usable
+        promised = sum(self._promised) + self._entered
+        if promised == 0:
+            return True
+        return promised + needed <= usable and (self._promised_ahead + self._entered_ahead + ahead).max() <= usable
+
     @cached_property
-    def _promised(self) -> float:
-        """Pages that sequences which ran before this step can count on; most steps need not know."""
-        return sum(self._memory.commitment(sequence) - self._memory.shared(sequence) for sequence in self._running)
+    def _promised(self) -> list[float]:
+        """Pages that each sequence which ran before this step can count on; most steps need not know."""
+        return [self._memory.commitment(sequence) - self._memory.shared(sequence) for sequence in self._running]
+
+    @cached_property
+    def _promised_ahead(self) -> Pages:
+        return self._forecast.pages(self._running, self._promised)

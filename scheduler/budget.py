@@ -39,6 +39,13 @@ class SequenceBudget:
         rows = self._rows(seen)
         return rows if self.rules.ceiling else rows + self._drop(rows)
 
+    def middle(self) -> tuple[float, float]:
+        """Between low and high mark: rows per lane at least, and as a share of the tokens seen."""
+        factor = 1 - self.rules.drop / 2 if self.rules.ceiling else 1 + self.rules.drop / 2
+        if isinstance(self.size, int):
+            return max(self.size, self.rules.min_rows) * factor, 0.0
+        return self.rules.min_rows * factor, self.size * factor
+
     def _rows(self, seen: int) -> int:
         wanted = self.size if isinstance(self.size, int) else math.ceil(self.size * seen)
         return max(wanted, self.rules.min_rows)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from paged_kv.allocator import PageAllocator
 from paged_kv.table import TableUpdate
@@ -15,6 +18,7 @@ from scheduler.prefixes import Prefixes
 from scheduler.request import GenerationRequest
 from scheduler.sequence import Sequence
 
+_Rows = TypeVar("_Rows", float, NDArray[np.float64])
 _OWN_AND_CACHED = 2  # references to a page that one sequence and the prefix cache hold
 
 
@@ -45,9 +49,9 @@ class KVMemory:
         lanes, page_size = self._config.num_lanes, self._config.page_size
         return (lanes * rows + lanes * (page_size - 1)) // page_size
 
-    def likely(self, rows: float) -> int:
+    def likely(self, rows: _Rows) -> _Rows:
         """Pages that unequal lanes with `rows` rows on average are likely to need: the last of each is half full."""
-        return math.ceil(self._config.num_lanes * (rows / self._config.page_size + 0.5))
+        return self._config.num_lanes * (rows / self._config.page_size + 0.5)
 
     def budget_of(self, request: GenerationRequest) -> SequenceBudget | None:
         """The row budget that applies to `request`; None if it is never evicted."""
@@ -71,7 +75,7 @@ class KVMemory:
         """Pages of running `sequence` that others count, too: one that n sequences read is 1 / n of a page to each."""
         return self.prefixes.cache.share_of_others(sequence.used_keys)
 
-    def needed(self, sequence: Sequence) -> int:
+    def needed(self, sequence: Sequence) -> float:
         """Pages that waiting `sequence` adds to those that are promised: what others use already counts once."""
         found = 0 if self.is_streaming(sequence) else self.prefixes.found(sequence)
         whole = self.commitment(sequence)
@@ -81,7 +85,7 @@ class KVMemory:
         survivors = 0 if sequence.budget is None else min(used, self._most_left(sequence))  # copied before used is left
         return max(0, whole - used) + survivors
 
-    def commitment(self, sequence: Sequence) -> int:
+    def commitment(self, sequence: Sequence) -> float:
         """Pages to count for `sequence` at admission: its prompt while that is read, then what it can shrink to.
 
         Shrunk sequences stand anywhere between low and high mark, so the middle is what many of them hold. Where that

@@ -13,6 +13,7 @@ from scheduler.admission import Admission, checked_budget
 from scheduler.batch import StepBuilder
 from scheduler.config import SchedulerConfig
 from scheduler.errors import QueueFull, RequestRejected
+from scheduler.forecast import Forecast
 from scheduler.ledger import Ledger
 from scheduler.memory import KVMemory
 from scheduler.plan import StepPlan, StepResult, WorkResult
@@ -39,6 +40,7 @@ class Scheduler:
         self._waiting = WaitingQueue()
         self._running: list[Sequence] = []
         self._ledger = Ledger(config.max_num_seqs, self.memory)
+        self._forecast = Forecast(self.memory)
         self._plan: StepPlan | None = None
         self._in_flight: dict[int, Sequence] = {}
         self._outbox: list[tuple[Sequence, TokenEvent]] = []
@@ -176,7 +178,7 @@ class Scheduler:
 
     def _plan_prompts(self, builder: StepBuilder) -> None:
         """Fill the step with prompt chunks: first come, first served, except that short ones may pass on half of it."""
-        admission = Admission(self.memory, self._waiting, self._running)
+        admission = Admission(self.memory, self._forecast, self._waiting, self._running)
         candidates = [sequence for sequence in self._running if not sequence.is_decoding]
         candidates += [sequence for sequence in admission.candidates if sequence.preempted_in != self._attempts]
         short, reserve = builder.tokens_left // 4, builder.tokens_left // 2
@@ -251,6 +253,7 @@ class Scheduler:
         if sequence.slot is None:
             self._waiting.remove(sequence)
         else:
+            self._forecast.note_end(sequence)
             self._running.remove(sequence)
             self._ledger.leave(sequence)
         self._outbox.append((sequence, replace(event, finish=finish)))
