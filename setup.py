@@ -7,7 +7,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 SOURCES = Path("csrc")
-COMMON = [str(SOURCES / name) for name in ("api.cpp", "packing.cpp", "threads.cpp")]
+COMMON = [str(SOURCES / name) for name in ("api.cpp", "moving.cpp", "packing.cpp", "threads.cpp")]
 VARIANT = str(SOURCES / "variant.cpp")
 HEADERS = sorted(map(str, SOURCES.glob("*.h")))
 FLAGS = ["-std=c++17", "-O3", "-fopenmp", "-fvisibility=hidden", "-Wall", "-Wextra"]

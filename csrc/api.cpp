@@ -10,6 +10,7 @@
 #endif
 
 #include "kernels.h"
+#include "moving.h"
 #include "packing.h"
 
 namespace {
@@ -89,6 +90,11 @@ EXPORTED void kernels_linear(const Kernels* kernels, const LinearCall* call, con
 EXPORTED void kernels_argmax(const Kernels* kernels, const float* x, int64_t rows, int64_t stride, int64_t n,
                              int64_t* out) {
     kernels->argmax(x, rows, stride, n, out);
+}
+
+EXPORTED void kernels_move_rows(uint8_t* plane, int64_t bytes, const int64_t* sources, const int64_t* targets,
+                                const int64_t* starts, int64_t lanes) {
+    move_rows(plane, bytes, sources, targets, starts, lanes);
 }
 
 EXPORTED int64_t kernels_packed_bytes(int64_t n, int64_t k, int64_t bits) { return packed_bytes(n, k, bits); }

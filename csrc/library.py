@@ -114,6 +114,18 @@ def pack(weight: Tensor) -> tuple[Tensor, int]:
     return packed, 8
 
 
+def move_rows(plane: Tensor, sources: Tensor, targets: Tensor, counts: Tensor) -> None:
+    """Copy rows of `plane` [rows, width] from `sources` to `targets`, int64 [n], those of a lane in their order.
+
+    `counts` int64 [lanes]: how many of the n are each lane's; lanes have no rows in common. Raises KernelsMissing.
+    """
+    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    width = plane.shape[1] * plane.element_size()
+    _library().kernels_move_rows(
+        address(plane), width, address(sources), address(targets), address(starts), counts.numel()
+    )
+
+
 def available_variants() -> list[str]:
     """Variants that run here, the best first. Raises KernelsMissing if none is built."""
     return [name for name in ("amx", "avx512", "avx2", "portable") if _library().kernels_find(name.encode())]
@@ -140,6 +152,7 @@ def _library() -> ctypes.CDLL:
         "kernels_attend": (None, [*paged, Address, Address]),
         "kernels_linear": (None, [Address, ctypes.POINTER(LinearCall), Address, Address]),
         "kernels_argmax": (None, [Address, Address, _INT, _INT, _INT, Address]),
+        "kernels_move_rows": (None, [Address, _INT, Address, Address, Address, _INT]),
         "kernels_packed_bytes": (_INT, [_INT, _INT, _INT]),
         "kernels_pack_exactly": (_INT, [Address, _INT, _INT, Address]),
         "kernels_pack_rounded": (None, [Address, _INT, _INT, Address]),

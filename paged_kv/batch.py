@@ -86,9 +86,13 @@ class TableMirror:
 
     def slots_of_rows(self, slot: int) -> Tensor:
         """Where the rows of `slot` lie: int64 [lanes, most rows]; entries from `kept` on are meaningless."""
-        rows = torch.arange(int(self._kept[slot].max()), device=self._kept.device)
-        pages = self._tables[slot][:, rows // self.page_size]
-        return pages * self.page_size + rows % self.page_size
+        offsets = torch.arange(self.page_size, device=self._kept.device)
+        slots = self.pages(slot).unsqueeze(-1) * self.page_size + offsets
+        return slots.flatten(1)[:, : int(self._kept[slot].max())]
+
+    def pages(self, slot: int) -> Tensor:
+        """The pages of `slot`: int64 [lanes, most pages]; entries behind those that its rows need are meaningless."""
+        return self._tables[slot, :, : -(-int(self._kept[slot].max()) // self.page_size)]
 
     def batch(
         self, slots: list[int], counts: list[int], positions: list[int], observed: tuple[bool, ...]

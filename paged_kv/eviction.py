@@ -153,8 +153,7 @@ class EvictionDriver:
             mirror.replace(slot, left, fresh)
         targets = mirror.slots_of_rows(slot)
         targets = targets[torch.arange(targets.shape[1], device=targets.device) < left.unsqueeze(-1)]
-        moved = sources != targets
-        pool.move(sources[moved], targets[moved])
+        pool.move(sources, targets, left)
         return left
 
     def _look(self, pool: KVPool, mirror: TableMirror, target: Target) -> tuple[ScoreView, Tensor]:
@@ -163,7 +162,7 @@ class EvictionDriver:
         addresses = mirror.slots_of_rows(target.slot)
         rows = torch.arange(addresses.shape[1], device=addresses.device)
         keys, values = self._vectors(pool, addresses, rows < kept.unsqueeze(-1))
-        statistic, written = self._state(pool, addresses)
+        statistic, written = self._state(pool, mirror.pages(target.slot), rows.numel())
         keep = target.keep_rows // kept.numel()
         return ScoreView(rows, kept, statistic, keep, target.seen, keys, values, written), addresses
 
@@ -174,11 +173,11 @@ class EvictionDriver:
         keys, values = (torch.where(is_row.unsqueeze(-1), pool.format.decode(plane), 0.0) for plane in planes)
         return keys, values
 
-    def _state(self, pool: KVPool, addresses: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        """What observation and scorer have noted about each row, of those that the policy has."""
+    def _state(self, pool: KVPool, pages: Tensor, rows: int) -> tuple[Tensor | None, Tensor | None]:
+        """What observation and scorer have noted about the first `rows` rows of `pages` [lanes, columns]."""
         if not self.policy.state_bytes:
             return None, None
-        state = pool.state.flatten(0, 1)[addresses]
+        state = pool.state[pages].flatten(1, 2)[:, :rows]
         if pool.scorer is not None:
             return None, pool.scorer.scores(state)
         assert pool.observation is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Literal, Self
 
 from torch import Tensor
@@ -17,7 +18,7 @@ LaneMode = Literal["uniform", "layer", "global", "profile"]
 _TINY = 1e-30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScoreView:
     """What a policy may see of one sequence: `rows` int64 [R] counts row numbers within a lane, oldest first.
 
@@ -38,7 +39,7 @@ class ScoreView:
     values: Tensor | None = None
     written: Tensor | None = None
 
-    @property
+    @cached_property
     def age(self) -> Tensor:
         """How many rows of its lane are newer than each row, int64 [lanes, R]; negative behind a lane's end."""
         return self.kept.unsqueeze(-1) - 1 - self.rows

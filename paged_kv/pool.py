@@ -11,6 +11,7 @@ from torch import Tensor
 from paged_kv.basis import Basis, KeyStatistics
 from paged_kv.format import PageFormat
 from paged_kv.fresh import FreshRows
+from paged_kv.moving import move
 from paged_kv.observation import Observation
 from paged_kv.scoring import LinearScorer
 
@@ -81,11 +82,10 @@ class KVPool:
             return keys, values
         return self.basis.turn_keys(keys, first_lane), values.float() @ self.basis.values
 
-    def move(self, sources: Tensor, targets: Tensor) -> None:
-        """Copy rows byte for byte from slots `sources` to slots `targets`, int64 [n]; the two may overlap."""
+    def move(self, sources: Tensor, targets: Tensor, counts: Tensor) -> None:
+        """Copy rows byte for byte from slots `sources` to slots `targets`, int64 [n], lane after lane; see `move`."""
         for plane in (self.keys, self.values, self.state):
-            rows = plane.flatten(0, 1)
-            rows.index_copy_(0, targets, rows.index_select(0, sources))
+            move(plane.flatten(0, 1), sources, targets, counts)
 
     def poison(self, pages: Tensor) -> None:
         """Fill `pages` with values that no result survives, so that a read of a freed page cannot pass unseen."""

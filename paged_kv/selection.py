@@ -22,9 +22,17 @@ def highest(values: Tensor, counts: Tensor) -> Tensor:
     """The `counts` [groups] highest of each row of `values` [groups, n], as bool; the first of equal ones win."""
     size = values.shape[1]
     wanted = counts.clamp(0, size).unsqueeze(-1)
-    least = ascending(values).gather(1, (size - wanted).clamp(max=size - 1))
+    least = _lowest_chosen(values, wanted)
     above, level = values > least, values == least
     return above | (level & (level.cumsum(1) <= wanted - above.sum(1, keepdim=True)))
+
+
+def _lowest_chosen(values: Tensor, wanted: Tensor) -> Tensor:
+    """The lowest of the `wanted` [groups, 1] highest of each row of `values` [groups, n]; the highest if none is."""
+    places = (values.shape[1] - wanted).clamp(max=values.shape[1] - 1)
+    if values.shape[0] > 1:
+        return ascending(values).gather(1, places)
+    return values.kthvalue(int(places) + 1, keepdim=True).values
 
 
 def rows_that_fit(worths: Sequence[Tensor], page_size: int, max_pages: int) -> list[Tensor]:

@@ -89,8 +89,8 @@ class Reader:
         """Drop `count` rows of every lane from row `first` on, as a compression does."""
         rows = self.mirror.slots_of_rows(slot)
         kept = int(self.mirror.kept(slot)[0])
-        for lane in rows:
-            self.pool.move(lane[first + count : kept], lane[first : kept - count])
+        moved = torch.full((rows.shape[0],), kept - first - count)
+        self.pool.move(rows[:, first + count : kept].flatten(), rows[:, first : kept - count].flatten(), moved)
         left = np.full(LAYERS * KV_HEADS, kept - count, dtype=np.int32)
         self.pool.poison(torch.from_numpy(self.tables[slot].shrink(left, self.allocator)).long())
         self.mirror.truncate(slot, torch.from_numpy(left).long())
