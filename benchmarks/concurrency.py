@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import httpx
 import numpy as np
@@ -32,6 +32,7 @@ SETTINGS = {
 }
 _COLUMNS = {
     "running": "peak_running",
+    "on average": "mean_running",
     "seconds": "seconds",
     "out tok/s": "tokens_per_second",
     "TTFT s": "first_token_seconds",
@@ -46,12 +47,12 @@ async def load(url: str, batch: list[list[int]], new_tokens: int, title: str) ->
     """Send all of `batch` at once; returns the last metrics, the peak of running sequences and the speed."""
     limits = httpx.Limits(max_connections=len(batch) + 1)
     async with httpx.AsyncClient(base_url=url, timeout=3600, limits=limits) as client:
-        began, peak = time.perf_counter(), 0.0
+        began, running = time.perf_counter(), [0.0]
         tasks = [asyncio.create_task(stream(client, prompt, new_tokens)) for prompt in batch]
         with tqdm(total=len(batch), desc=title) as bar:
             while not all(task.done() for task in tasks):
                 now = metrics((await client.get("/metrics")).text)
-                peak = max(peak, now["vllm:num_requests_running"])
+                running.append(now["vllm:num_requests_running"])
                 bar.update(sum(task.done() for task in tasks) - bar.n)
                 await asyncio.sleep(0.2)
             bar.update(len(batch) - bar.n)
@@ -61,7 +62,8 @@ async def load(url: str, batch: list[list[int]], new_tokens: int, title: str) ->
         final = metrics((await client.get("/metrics")).text)
     return {
         **final,
-        "peak_running": peak,
+        "peak_running": max(running),
+        "mean_running": fmean(running),
         "seconds": seconds,
         "tokens_per_second": len(batch) * new_tokens / seconds,
         "first_token_seconds": median(result.arrivals[0] for result in results),

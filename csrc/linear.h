@@ -324,15 +324,14 @@ class Linear {
     template <int BITS>
     void run_tile(const Activations& x, int64_t tile, int64_t row, int64_t stop) {
         const uint8_t* groups = groups_of<BITS>(x, tile);
-        for (; row + ROWS <= stop; row += ROWS) run_rows<BITS, ROWS>(groups, x, tile, row);
-        if constexpr (ROWS > 8) {
-            for (; row + 8 <= stop; row += 8) run_rows<BITS, 8>(groups, x, tile, row);
-        }
-        if constexpr (ROWS > 4) {
-            for (; row + 4 <= stop; row += 4) run_rows<BITS, 4>(groups, x, tile, row);
-        }
-        for (; row + 2 <= stop; row += 2) run_rows<BITS, 2>(groups, x, tile, row);
-        for (; row < stop; row++) run_rows<BITS, 1>(groups, x, tile, row);
+        for (; row < stop; row += ROWS) run_few<BITS, ROWS>(groups, x, tile, row, stop - row);
+    }
+
+    // `count` rows, or N if that is less, at once: what is unpacked of the weights is unpacked for all of them.
+    template <int BITS, int N>
+    void run_few(const uint8_t* groups, const Activations& x, int64_t tile, int64_t row, int64_t count) {
+        if (count >= N) return run_rows<BITS, N>(groups, x, tile, row);
+        if constexpr (N > 1) run_few<BITS, N - 1>(groups, x, tile, row, count);
     }
 
 #if defined(__AMX_INT8__)
@@ -368,7 +367,7 @@ class Linear {
     }
 #endif
 
-    // N divides BLOCK_ROWS, and row is a multiple of it, so the rows lie in one block.
+    // ROWS divides BLOCK_ROWS, and row is a multiple of it, so N rows, at most ROWS, lie in one block.
     template <int BITS, int N>
     void run_rows(const uint8_t* group, const Activations& x, int64_t tile, int64_t row) {
         const ActivationGroup* groups = x.block(row / BLOCK_ROWS);
