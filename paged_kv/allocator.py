@@ -10,15 +10,19 @@ import numpy.typing as npt
 PageIds = npt.NDArray[np.int32]
 
 
+_WINDOW = 4096  # pages looked at in one go
+
+
 class OutOfPages(Exception):
     """More pages were asked for than are free. Nothing was allocated."""
 
 
 class PageAllocator:
-    """Owns the free list and the reference count of every page of one pool.
+    """Owns the reference count of every page of one pool; a page without references is free.
 
     Page 0 is never handed out: padded table entries point to it, so a stray read hits rows that nobody owns.
-    Only the scheduler calls it. Allocation order is last freed, first reused, which keeps the working set small.
+    Only the scheduler calls it. The lowest free pages are taken first, in order: those of a lane lie side by side as
+    far as can be, which is read faster than pages here and there, and the working set stays small.
     `track_freed`: remember which pages fell free, for `take_freed`.
     """
 
@@ -26,8 +30,8 @@ class PageAllocator:
         if num_pages < 2:
             raise ValueError(f"a pool needs at least 2 pages, got {num_pages}")
         self.num_pages = num_pages
-        self._stack: PageIds = np.arange(num_pages - 1, 0, -1, dtype=np.int32)
         self._num_free = num_pages - 1
+        self._lowest = 1  # no page below is free
         self._references: npt.NDArray[np.int32] = np.zeros(num_pages, dtype=np.int32)
         self._track_freed = track_freed
         self._freed: list[PageIds] = []
@@ -46,9 +50,8 @@ class PageAllocator:
         """Take `count` pages, each with one reference. Raises OutOfPages, then nothing has changed."""
         if count > self._num_free:
             raise OutOfPages(f"{count} pages wanted, {self._num_free} free")
-        start = self._num_free - count
-        pages = self._stack[start : self._num_free][::-1].copy()
-        self._num_free = start
+        pages = self._lowest_free(count)
+        self._num_free -= count
         self._references[pages] = 1
         return pages
 
@@ -63,8 +66,8 @@ class PageAllocator:
         references[pages] -= 1
         assert (references[pages] >= 0).all(), "a page was released more often than it was taken"
         freed: PageIds = pages[references[pages] == 0]
-        self._stack[self._num_free : self._num_free + freed.size] = freed
         self._num_free += freed.size
+        self._lowest = min(self._lowest, int(freed.min(initial=self._lowest)))
         if self._track_freed:
             self._freed.append(freed)
         return freed
@@ -79,13 +82,22 @@ class PageAllocator:
         return freed
 
     def check_integrity(self, held: Iterable[PageIds]) -> None:
-        """Assert that free + referenced = total, no page is free twice, and counts equal the holders in `held`."""
-        free = self._stack[: self._num_free]
-        assert np.unique(free).size == free.size, "a page is free twice"
-        assert 0 not in free, "the padding page is in the free list"
+        """Assert that counts equal the holders in `held`, and that nothing free was forgotten."""
         counts = np.zeros(self.num_pages, dtype=np.int32)
         for pages in held:
             np.add.at(counts, pages, 1)
         assert np.array_equal(counts, self._references), "reference counts differ from what tables hold"
-        assert (counts[free] == 0).all(), "a table holds a free page"
-        assert free.size + np.count_nonzero(counts) == self.num_usable, "pages were lost"
+        assert counts[0] == 0, "the padding page is held"
+        assert self._num_free == self.num_usable - np.count_nonzero(counts), "pages were lost"
+        assert counts[1 : self._lowest].all(), "free pages would never be found"
+
+    def _lowest_free(self, count: int) -> PageIds:
+        """The `count` lowest free pages, of which there are enough; looks at no more pages than it must, by windows."""
+        found, missing = [np.zeros(0, dtype=np.int32)], count
+        while missing > 0:
+            stop = self._lowest + max(_WINDOW, 2 * missing)
+            free = np.flatnonzero(self._references[self._lowest : stop] == 0)[:missing] + self._lowest
+            found.append(free.astype(np.int32))
+            missing -= free.size
+            self._lowest = stop if missing else int(free[-1]) + 1
+        return np.concatenate(found)

@@ -26,6 +26,19 @@ def test_the_padding_page_is_never_handed_out() -> None:
     assert sorted(allocator.allocate(8)) == list(range(1, 9))
 
 
+def test_the_lowest_free_pages_come_first_and_in_order() -> None:
+    """Also where they lie far apart."""
+    allocator = PageAllocator(20_001)
+    held = allocator.allocate(20_000)
+    assert held.tolist() == list(range(1, 20_001))
+    freed = np.array([17_000, 3, 4, 9_000, 12], dtype=np.int32)
+    allocator.release(freed)
+    assert allocator.allocate(4).tolist() == [3, 4, 12, 9_000]
+    allocator.release(np.array([5], dtype=np.int32))
+    assert allocator.allocate(2).tolist() == [5, 17_000]
+    allocator.check_integrity([held])
+
+
 def test_a_shared_page_falls_free_with_its_last_holder() -> None:
     allocator = PageAllocator(4)
     pages = allocator.allocate(2)
