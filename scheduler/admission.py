@@ -67,23 +67,19 @@ class Admission:
             return False
         if self._memory.prefixes.waits_for_sibling(sequence):
             return False
+        usable = self._memory.allocator.num_usable
+        promised = sum(self._promised) + self._entered  # to others; a newcomer that is alone has all the room there is
         needed = self._memory.needed(sequence)
-        ahead = self._forecast.pages([sequence], [needed])
-        if not self._has_room(needed, ahead):
+        if promised > 0 and promised + needed > usable:
+            return False
+        ahead = self._entered_ahead + self._forecast.pages([sequence], [needed])
+        if promised > 0 and (self._promised_ahead + ahead).max() > usable:
             return False
         self._entered += needed
-        self._entered_ahead += ahead
+        self._entered_ahead = ahead
         for other in earlier:
             other.times_skipped += 1
         return True
-
-    def _has_room(self, needed: float, ahead: Pages) -> bool:
-        """Whether that many pages can be promised, now and ahead, to a newcomer; one that is alone has all the room."""
-        usable = self._memory.allocator.num_usable
-        promised = sum(self._promised) + self._entered
-        if promised == 0:
-            return True
-        return promised + needed <= usable and (self._promised_ahead + self._entered_ahead + ahead).max() <= usable
 
     @cached_property
     def _promised(self) -> list[float]:
